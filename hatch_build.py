@@ -1,23 +1,68 @@
-"""Hatchling's hook: builds what the guests of each language run on before a wheel (an editable one too) is packed."""
+"""Hatchling's hook: builds what the guests of each language run on, and the libraries that draw charts in views, before
+a wheel (an editable one too) is packed."""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+VIEWS = Path("kernelmcp", "mcp_server", "views")
+
 
 class RuntimeBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        sources = Path(self.root) / "kernels"
-        sys.path.insert(0, str(sources))  # in the build's own process, which ends with the build
+        root = Path(self.root)
+        sys.path.insert(0, str(root / "kernels"))  # in the build's own process, which ends with the build
         from kernelmcp_kernel.languages import builders
-        from kernelmcp_kernel.runtime.identity import BuildError
+        from kernelmcp_kernel.runtime.build_identity import BuildError
 
         try:
             for build_runtime in builders():
-                build_runtime(sources / "kernelmcp_kernel", self.app.display_info)
+                build_runtime(root / "kernels" / "kernelmcp_kernel", self.app.display_info)
+            build_chart_libraries(root)
         except BuildError as error:
             self.app.abort(f"kernelmcp: {error}")
+
+
+def build_chart_libraries(root: Path) -> None:
+    """Make a script of each library, with the function that draws a chart, unless it is current. Raises BuildError."""
+    from kernelmcp_kernel.runtime.npm import npm_files
+
+    views, vega = root / VIEWS, root / "kernels" / "kernelmcp_kernel" / "_runtime" / "vega" / "node_modules"
+    lock, target = views / "plotly-lock.json", views / "libraries"
+    sources = [
+        Path(__file__),
+        lock,
+        root / "kernels" / "vega-lock.json",
+        *sorted((views / "source" / "charts").iterdir()),
+    ]
+    wanted = hashlib.sha256(b"\0".join(file.read_bytes() for file in sources)).hexdigest()
+    stamp = target / "stamp"
+    if stamp.exists() and stamp.read_text("utf-8") == wanted:
+        return
+    target.mkdir(exist_ok=True)
+    interpreter = (vega / "vega-interpreter" / "build" / "vega-interpreter.js").read_text("utf-8")
+    # Its import is a part of Vega, and its export is for our function.
+    interpreter = re.sub(r"^import (\{.*\}) from 'vega-util';", r"const \1 = globalThis.vega;", interpreter)
+    interpreter = re.sub(r"export \{ expression as (\w+) \};", r"globalThis.\1 = expression;", interpreter)
+    scripts = [(vega / name / "build" / f"{name}.min.js").read_text("utf-8") for name in ("vega", "vega-lite")]
+    _write(target / "vega.js.gz", [*scripts, f"(() => {{{interpreter}}})();"], views)
+    with tempfile.TemporaryDirectory(prefix="kernelmcp-npm-") as scratch:
+        [package] = npm_files(Path(scratch), lock).iterdir()
+        _write(target / "plotly.js.gz", [(package / "plotly-cartesian.min.js").read_text("utf-8")], views)
+        shutil.copyfile(package / "LICENSE", target / "plotly.LICENSE")
+    stamp.write_text(wanted, "utf-8")
+
+
+def _write(file: Path, scripts: list[str], views: Path) -> None:
+    show = views / "source" / "charts" / file.name.removesuffix(".gz")
+    text = "\n".join([*scripts, show.read_text("utf-8")])
+    file.write_bytes(gzip.compress(text.encode(), mtime=0))

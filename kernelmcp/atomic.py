@@ -8,11 +8,13 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+# Parts that POSIX systems write in one call.
+MAX_PARTS = 1024
 # No file of ours that is read as a whole is larger.
 MAX_SMALL_BYTES = 1024 * 1024
 Stamp = tuple[int, int, int]
@@ -58,6 +60,18 @@ def replace(file: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o60
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
+
+
+def write_at(fd: int, parts: Sequence[bytes], position: int) -> None:
+    """Write all these bytes, which are not joined, at a position. Raises `OSError`; then a part may be written."""
+    waiting = [memoryview(part) for part in parts if part]
+    while waiting:
+        written = os.pwritev(fd, waiting[:MAX_PARTS], position)
+        position += written
+        while waiting and written >= len(waiting[0]):
+            written -= len(waiting.pop(0))
+        if written:
+            waiting[0] = waiting[0][written:]
 
 
 def sweep_drafts(file: Path) -> None:

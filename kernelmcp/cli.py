@@ -10,7 +10,7 @@ from typing import Any
 from kernelmcp.config.load import load
 from kernelmcp.config.models import level_name
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.upstreams import CLIENTS
+from kernelmcp.config.upstream_settings import CLIENTS
 from kernelmcp.errors import ConfigurationError, LayersMissing
 from kernelmcp.process_start import (
     fill_descriptors,
@@ -226,9 +226,9 @@ def _serve_with(settings: Settings, parsed: argparse.Namespace) -> int:
             "Start it from an MCP client, or serve over HTTP: kernelmcp serve --transport http.",
         )
     from kernelmcp import server
-    from kernelmcp.observability import log
+    from kernelmcp.observability import logging_setup
 
-    log.configure(settings)
+    logging_setup.configure(settings)
     if parsed.transport == "stdio" and sys.stdin is not None and sys.stdin.isatty():
         sys.stderr.write(AT_A_TERMINAL)
     return server.serve_stdio(settings) if parsed.transport == "stdio" else server.serve_http(settings)
@@ -266,9 +266,9 @@ def _setup(parsed: argparse.Namespace) -> int:
 
 
 def _audit(parsed: argparse.Namespace) -> int:
-    from kernelmcp.commands.code_mode import audit
+    from kernelmcp.commands import audit_report
 
-    return audit.main(load(parsed.config, parsed.policy), parsed.since, as_json=parsed.json)
+    return audit_report.main(load(parsed.config, parsed.policy), parsed.since, as_json=parsed.json)
 
 
 def _lab(parsed: argparse.Namespace) -> int:
@@ -284,12 +284,12 @@ def _build_wheel(parsed: argparse.Namespace) -> int:
 
 
 def _upstreams(parsed: argparse.Namespace) -> int:
-    from kernelmcp.commands.upstreams import import_client, login, table, try_one
+    from kernelmcp.commands.upstreams import import_client, login, server_table, try_one
 
     settings = load(parsed.config, parsed.policy)
     match parsed.action:
         case "list":
-            return table.main(settings)
+            return server_table.main(settings)
         case "try":
             return try_one.main(settings, parsed.name, accept=parsed.accept)
         case "login":
@@ -310,6 +310,6 @@ def _skills(parsed: argparse.Namespace) -> int:
 
 
 def _replay(parsed: argparse.Namespace) -> int:
-    from kernelmcp.commands import replay
+    from kernelmcp.commands import replay_notebook
 
-    return replay.main(parsed.notebook, parsed.session, parsed.config, parsed.policy)
+    return replay_notebook.main(parsed.notebook, parsed.session, parsed.config, parsed.policy)

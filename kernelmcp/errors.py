@@ -17,7 +17,7 @@ An exception raised by guest code is none of these: it is data, a result whose `
 escapes is our bug: logged in full, `INTERNAL_ERROR` outside.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 SEVERITIES = {
     # The call was invalid, or came at the wrong moment: nothing is lost, and another call can succeed.
@@ -150,3 +150,11 @@ class ConfigurationError(ServerError):
 
 class LayersMissing(ConfigurationError):
     pass
+
+
+def cause(exc: BaseException) -> BaseException:
+    """The first exception inside nested exception groups."""
+    while isinstance(exc, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", exc)
+        exc = group.exceptions[0]
+    return exc

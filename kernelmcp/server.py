@@ -46,6 +46,9 @@ DRAIN_POLL_SECONDS = 0.02
 END_SECONDS = 6.0
 # The same on stdio, which does not drain. Clients wait 2 s after closing stdin before they send SIGTERM.
 STDIO_END_SECONDS = 2.0
+# More time at the end, for variables that are being saved: a client may kill the server earlier, but need not.
+SAVING_SECONDS = 10.0
+SAVING_POLL_SECONDS = 0.25
 
 log = structlog.get_logger(__name__)
 
@@ -117,6 +120,12 @@ class Server:
         self._end.set()
         await self.wait()
 
+    @property
+    def is_saving(self) -> bool:
+        """True while the variables of a session are being saved because the server ends. Readable from any thread."""
+        sessions = self._running.registry.every() if self._running is not None else []
+        return any(session.is_saving for session in sessions)
+
     def cut_short(self) -> int:
         """Clean up for a process that ends now, whatever hangs. Returns its exit status: 0 if every cell is on disk.
         May be called from any thread."""
@@ -144,7 +153,7 @@ class Server:
             await self._task
 
     async def _run_http(self, started: Callable[[], None], end: asyncio.Event) -> None:
-        from kernelmcp.http import listener
+        from kernelmcp.http import http_listener
         from kernelmcp.http.tokens import Authenticator
 
         section = self.settings.config.transport_http
@@ -153,12 +162,12 @@ class Server:
         async with AsyncExitStack() as stack:
             # Mistakes in the settings are reported before anything starts.
             protected = Authenticator(self.settings).required
-            sockets = stack.enter_context(listener.bound(section, protected=protected))
+            sockets = stack.enter_context(http_listener.bound(section, protected=protected))
             running = await stack.enter_async_context(self._open())
             web = self._the_web()
             await stack.enter_async_context(web.serving(running))
-            await stack.enter_async_context(listener.listening(web.asgi, section, sockets))
-            self.url = listener.url_of(section, sockets) + section.path
+            await stack.enter_async_context(http_listener.listening(web.asgi, section, sockets))
+            self.url = http_listener.url_of(section, sockets) + section.path
             log.info("listening", url=self.url, authentication=protected)
             started()
             await end.wait()
@@ -237,7 +246,7 @@ class Server:
         if left := _busy(running):
             log.warning("interrupting what still runs", executions=left)
             for session in running.registry.every():
-                session.interrupt_all()
+                session.queue.interrupt_all()
             await _until(lambda: not _busy(running), INTERRUPT_SECONDS)
         await _until(lambda: not web.throttle.active, ANSWER_SECONDS)
 
@@ -257,7 +266,8 @@ def _import(*modules: str) -> None:
 
 
 def serve_stdio(settings: Settings) -> int:
-    """The command for stdio. It ends when stdin ends or at a signal, within `STDIO_END_SECONDS` whatever hangs."""
+    """The command for stdio. It ends when stdin ends or at a signal, within `STDIO_END_SECONDS` whatever hangs,
+    unless it still saves variables: then within `SAVING_SECONDS` more."""
     asyncio.run(_serve_stdio(settings))
     return 0
 
@@ -303,9 +313,17 @@ async def _serve_http(settings: Settings) -> int:
     return 0
 
 
-def _exit_after(seconds: float, server: Server) -> None:
-    """Bound the end, whatever hangs: the kernels notice their parent's exit by themselves."""
-    timer = threading.Timer(seconds, lambda: os._exit(server.cut_short()))
+def _exit_after(seconds: float, server: Server, more: float = SAVING_SECONDS) -> None:
+    """Bound the end, whatever hangs: the kernels notice their parent's exit by themselves. Variables that are then
+    still being saved have some seconds `more`."""
+
+    def exit_now() -> None:
+        if more > 0 and server.is_saving:
+            _exit_after(SAVING_POLL_SECONDS, server, more - SAVING_POLL_SECONDS)
+        else:
+            os._exit(server.cut_short())
+
+    timer = threading.Timer(seconds, exit_now)
     timer.daemon = True
     timer.start()
 

@@ -25,6 +25,7 @@ from bench_table import Row, machine, p50, table
 from code_mode_bench import measure_code_mode
 from confinement_bench import measure_confinement
 from end_bench import measure_ends
+from hibernate_bench import measure_hibernation
 from http_bench import http_server, measure_calls, soak
 from lab_bench import measure_lab
 from languages_bench import measure_languages
@@ -33,6 +34,7 @@ from mcp.client.stdio import StdioServerParameters
 from neighbours_bench import measure_neighbours
 from science_bench import measure_science
 from stored_bench import measure_stored
+from views_bench import measure_views
 
 NATIVE, OURS = "python3", "kernelmcp"
 PRINTS = 20_000
@@ -252,19 +254,26 @@ def main() -> int:
     parser.add_argument("--code-mode", action="store_true", help="tools of other MCP servers; nothing else")
     parser.add_argument("--stored", action="store_true", help="a start with 5,000 stored sessions; nothing else")
     parser.add_argument("--neighbours", action="store_true", help="hostile upstreams beside a good one; nothing else")
+    parser.add_argument("--views", action="store_true", help="views of MCP Apps, in a browser; nothing else")
+    parser.add_argument("--hibernate", action="store_true", help="saved variables; nothing else")
     parser.add_argument("--rounds", type=int, default=200, help="executions to time (default 200)")
     options = parser.parse_args()
     if options.soak:
         found_soak = asyncio.run(soak())
         print(json.dumps({"machine": machine(), **asdict(found_soak), "held": found_soak.held}, indent=1))
         return 0 if found_soak.held else 1
-    if options.science or options.lab or options.languages or options.code_mode or options.stored or options.neighbours:
+    parts = ("science", "lab", "languages", "code_mode", "stored", "neighbours", "views", "hibernate")
+    if any(getattr(options, name) for name in parts):
         with tempfile.TemporaryDirectory(prefix="kmb-") as name:
             folder = Path(name)
             if options.code_mode:
                 some = measure_code_mode(folder)
             elif options.neighbours:
                 some = measure_neighbours(folder)
+            elif options.views:
+                some = measure_views(folder)
+            elif options.hibernate:
+                some = measure_hibernation(folder)
             elif options.lab:
                 some = measure_lab(folder)
             elif options.stored:

@@ -1,5 +1,5 @@
-"""Checks the types of the JavaScript: of the hosts, and of Lab's plugin. TypeScript is locked, and fetched once into
-.cache/."""
+"""Checks the types of the JavaScript: of the hosts, of Lab's plugin, and of views. TypeScript is locked, and fetched
+once into .cache/."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kernelmcp_kernel.runtime.identity import node_binary
+from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.npm import npm_ci
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "kernels" / "package-lock.json"
-PROJECTS = [ROOT, ROOT / "kernelmcp" / "lab" / "labextensions"]
+PROJECTS = [ROOT, ROOT / "kernelmcp" / "lab" / "labextensions", ROOT / "kernelmcp" / "mcp_server" / "views" / "source"]
 CACHE = ROOT / ".cache" / "javascript"
 
 

@@ -1,6 +1,7 @@
 """What must never happen, tried very often: work that is lost, a loss that nobody says, an interrupt of the wrong cell.
 
     scripts/endurance kills 500      SIGKILL of a server, a kernel or a guest at a random moment; then the next server
+    scripts/endurance hibernations 300   SIGKILL of a server while it saves variables, or brings them back
     scripts/endurance cancels 5000   a cancel that comes as its cell ends, with another cell right behind
     scripts/endurance timeouts 2000  timeouts of 1 to 150 ms while both cores are busy
 
@@ -107,6 +108,49 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
+# -- hibernations -----------------------------------------------------------------------------------------------------
+
+# The variable and the file change together: what comes back must be both, or the file and a loss that is said.
+COUNT_ON = """import os
+kept = open('n').read() if os.path.exists('n') else ''
+print(repr(str(globals().get('n', ''))), repr(kept))
+n = int(kept or 0) + 1
+open('n', 'w').write(str(n)); filler = os.urandom(3_000_000)"""
+
+
+async def hibernations(rounds: int, counts: Counter[str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="km-saves-") as name:
+        home = Path(name)
+        for number in range(rounds):
+            with suppress(BaseException):  # its server is killed under it
+                async with connected(home, SESSIONS__WARM_POOL_SIZE="0") as client:
+                    _judge(await run(client, COUNT_ON), counts)
+                    counts["rounds"] += 1
+                    [server] = [one for one in psutil.Process().children() if "kernelmcp" in one.cmdline()]
+                    everything = [server, *server.children(recursive=True)]
+                    if number % 3 == 0:
+                        continue  # it ends as its client does
+                    if number % 3 == 1:
+                        await client.call_tool("stop_session", {"session_id": "s"})
+                    async with asyncio.TaskGroup() as tasks:
+                        if number % 3 == 1:
+                            tasks.create_task(run(client, COUNT_ON))
+                        else:
+                            tasks.create_task(client.call_tool("stop_session", {"session_id": "s"}))
+                        await asyncio.sleep(random.random() * (1.5 if number % 3 == 1 else 0.3))
+                        server.kill()
+                        counts["left"] += await _left(everything)
+
+
+def _judge(found: dict[str, Any], counts: Counter[str]) -> None:
+    variable, file = found["stdout"].replace("'", "").rstrip("\n").split(" ")
+    is_back, is_lost = found["restored"] is not None, found["state_lost"]
+    counts["restored"] += is_back
+    counts["state_lost"] += is_lost
+    counts["wrong state"] += (is_back != bool(variable)) or (is_back and variable != file) or (is_back and is_lost)
+    counts["unsaid"] += bool(file) and not is_back and not is_lost
+
+
 # -- cancels ----------------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +221,7 @@ def _spin() -> None:
 
 PARTS: dict[str, Callable[[int, Counter[str]], Awaitable[None]]] = {
     "kills": kills,
+    "hibernations": hibernations,
     "cancels": cancels,
     "timeouts": timeouts,
 }

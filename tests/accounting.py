@@ -20,8 +20,10 @@ from typing import Any
 import pytest
 
 # Seconds of processor time for the tests of a tier, where the yardstick takes YARDSTICK_SECONDS. Those of October 2026
-# and a quarter more: raise one together with the reason.
-LIMITS = {"fast": 60.0, "real": 1450.0, "slow": 900.0}
+# and a quarter more: raise one together with the reason. In November states, checkpoints and forks came, whose tests
+# start several kernels each, and machines that slow Node down more than the yardstick: real 1,450 to 1,900, slow 900 to
+# 1,050.
+LIMITS = {"fast": 60.0, "real": 1900.0, "slow": 1050.0}
 # A test that costs more than this, and is not marked slow, fails the run.
 MOST_OF_ONE_TEST_SECONDS = 10.0
 YARDSTICK_SECONDS = 0.18

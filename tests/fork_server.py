@@ -37,7 +37,7 @@ PRELOADED = (
     "kernelmcp.mcp_server.assemble",
     "kernelmcp.stdio.serve",
     "kernelmcp.http.asgi",
-    "kernelmcp.http.listener",
+    "kernelmcp.http.http_listener",
     "kernelmcp.http.tokens",
     "kernelmcp.upstreams.upstreams",
     "kernelmcp.code_mode.code_mode",
@@ -49,7 +49,7 @@ PRELOADED = (
     "mcp.server.stdio",
 )
 # What a kernel process has imported when its guest is ready.
-PRELOADED_BY_KERNELS = ("kernelmcp_kernel.jupyter.kernel", "kernelmcp_kernel.jupyter.launcher")
+PRELOADED_BY_KERNELS = ("kernelmcp_kernel.jupyter.sandbox_kernel", "kernelmcp_kernel.jupyter.launcher")
 KERNEL = [sys.executable, "-P", "-m", "kernelmcp_kernel"]
 # What an interpreter or the C library reads once, when it starts.
 READ_AT_START = ("PYTHON", "LD_", "MALLOC")

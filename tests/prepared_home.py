@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kernelmcp_kernel.languages.python import prepared
-from kernelmcp_kernel.runtime.identity import build_id, digest
+from kernelmcp_kernel.runtime.build_identity import build_id, digest
 from kernelmcp_kernel.runtime.places import PACKAGE
 
 from .kept import kept

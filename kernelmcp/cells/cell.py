@@ -32,6 +32,8 @@ class Display:
     """The memory that it takes, in bytes."""
     revision: int
     """That of its cell's outputs when it was shown or last updated."""
+    for_views: dict[str, Any] = field(default_factory=dict[str, Any])
+    """More forms by mime type, for views alone: they are in no result and no record."""
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class Outputs:
     folder: Path | None = None
     """Folder for streams that are too long for memory; if None, they stay in memory."""
     on_text: Callable[[str], None] | None = None
-    """Called with each piece of new text, for progress notifications."""
+    """Called with each piece of new text, for progress notifications; for anything else, with none."""
     displays: list[Display] = field(default_factory=list[Display])
     segments: list[Segment] = field(default_factory=list[Segment])
     dropped_displays: int = 0
@@ -126,6 +128,8 @@ class Outputs:
                 self.dropped_types += types
             case _:  # of a later version
                 pass
+        if self.on_text is not None and op[0] != "text":
+            self.on_text("")
 
     def _text(self, name: StreamName, text: str) -> None:
         spool = self.spool(name)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from kernelmcp.output.sanitize import as_dict, as_list
 
 Op = list[Any]
@@ -48,10 +50,18 @@ def cancelled(cell_id: str) -> bytes:
     return json.dumps({"e": "cancelled", "c": cell_id}).encode()
 
 
-def output(cell_id: str, ops: Sequence[Op], *, late: bool = False) -> bytes:
-    """`late`: the cell had ended. Raises `ValueError` for values that JSON does not have."""
-    found = {"e": "output", "c": cell_id, **({"late": True} if late else {}), "ops": ops}
-    return json.dumps(found, allow_nan=False).encode()
+def output(cell_id: str, ops: Sequence[Op], *, late: bool = False) -> list[bytes]:
+    """The parts of the line. `late`: the cell had ended. Raises `ValueError` for values that JSON does not have."""
+    head = json.dumps({"e": "output", "c": cell_id, **({"late": True} if late else {})})
+    return [f'{head[:-1]}, "ops": '.encode(), encoded(ops), b"}"]
+
+
+def encoded(value: Any) -> bytes:
+    """JSON in UTF-8; a large text is copied once. Raises `ValueError` for values that JSON does not have."""
+    try:
+        return msgspec.json.encode(value)
+    except TypeError as exc:
+        raise ValueError(str(exc)) from exc
 
 
 def is_id(text: object) -> bool:

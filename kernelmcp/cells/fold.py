@@ -36,6 +36,8 @@ MAX_PAGES = 10
 MAX_PAGE_CHARS = 100_000
 # Limit for the mime types of one displayed object. A plotting library sends five.
 MAX_MIME_TYPES = 32
+# The mime type under which a guest sends forms of an object that are for views alone: an object of them, by mime type.
+VIEW_TYPE = "application/vnd.kernelmcp.view+json"
 _CLEARED_BY = ("stream", "display_data", "execute_result", "error")
 
 OnEvent = Callable[[Op], None]
@@ -139,6 +141,7 @@ class Fold:
         self._apply(["clear"])
 
     def _show(self, kind: DisplayKind, content: dict[str, Any]) -> None:
+        views = self._take_views(content)
         bundle = self._bundle(content)
         outputs = self.outputs
         if bundle is None or len(outputs.displays) >= self._policy.max_outputs or not self._has_room(bundle[2]):
@@ -150,6 +153,7 @@ class Fold:
             return
         display_id = display_id_of(content) or None
         self._apply(["show", kind, bundle[0], bundle[1], display_id], bundle[2])
+        self._add_views(outputs.displays[-1], views)
         if display_id:
             self._display_ids.add(display_id, self, outputs.displays[-1])
 
@@ -169,15 +173,34 @@ class Fold:
             data["text/plain"] = joined(data["text/plain"])
         return data, metadata, weight(data, metadata)
 
+    def _take_views(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Remove the forms for views from a message: results and records never have them."""
+        given = as_dict(as_dict(content.get("data")).pop(VIEW_TYPE, None))
+        try:
+            return clean_json({mime: given[mime] for mime in list(given)[:MAX_MIME_TYPES] if is_mime_type(mime)})
+        except ValueError:
+            return {}
+
+    def _add_views(self, display: Display, views: dict[str, Any]) -> None:
+        """Keep the forms for views, if there is room for them."""
+        more = weight(views) if views else 0
+        display.for_views = views if self._has_room(more) else {}
+        if display.for_views:
+            display.weight += more
+            self.outputs.held += more
+
     def _has_room(self, more: int) -> bool:
         return self.outputs.held + more <= self._policy.outputs_max_bytes
 
     def _update(self, content: dict[str, Any]) -> None:
         found = self._display_ids.find(display_id_of(content))
+        views = self._take_views(content)
         bundle = self._bundle(content) if found else None
         for owner, display in found:
             if bundle is None or not self._replace(owner, display, *bundle):
                 self._drop(1)
+            else:
+                owner._add_views(display, views)
 
     def _replace(
         self, owner: "Fold", display: Display, data: dict[str, Any], metadata: dict[str, Any], weight: int

@@ -174,7 +174,7 @@ def _encoded_outputs(outputs: Outputs) -> tuple[list[bytes], dict[str, Any]]:
     facts: dict[str, Any] = {}
     room, left_out = MAX_CELL_BYTES, outputs.dropped_displays
     for number, output in _outputs(outputs):
-        text = json.dumps(output).encode()
+        text = event.encoded(output)
         if len(text) > room:
             left_out += 1
         else:

@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from kernelmcp.atomic import put_aside, sweep_drafts
+from kernelmcp.atomic import put_aside, sweep_drafts, write_at
 from kernelmcp.cells import event
 from kernelmcp.cells.event import Op
 from kernelmcp.cells.line import (
@@ -114,27 +114,28 @@ class Recorder:
             self.ops.append(["texts", name, [kept]])
         return True
 
-    def take(self) -> bytes:
-        """Return what is to be written now."""
+    def take(self) -> list[bytes]:
+        """Return what is to be written now, in parts."""
         if self.late and self.log.late_bytes > MAX_EVENT_BYTES:
-            return b""  # after the log is rewritten
+            return []  # after the log is rewritten
         ops, self.ops = [kept for op in self.ops if (kept := _for_log(op)) is not None], []
-        lines, self.lines = [make() for make in self.lines], []
-        self.written += sum(map(len, lines))
+        parts, self.lines = [part for make in self.lines for part in (make(), b"\n")], []
+        self.written += sum(map(len, parts))
         if ops:
             try:
                 output = event.output(self.cell, ops, late=self.late)
             except ValueError:  # our bug: the fold leaves only JSON
                 log.exception("an output could not be recorded", cell=self.cell)
             else:
-                self.quiet = not self.late and self.written + len(output) > MAX_EVENT_BYTES
+                length = sum(map(len, output)) + 1
+                self.quiet = not self.late and self.written + length > MAX_EVENT_BYTES
                 if not self.quiet:
-                    lines.append(output)
-                    self.written += len(output)
+                    parts += [*output, b"\n"]
+                    self.written += length
                     if self.late:
-                        self.log.note_late(len(output))
-        self.is_on_disk = self.is_on_disk or bool(lines)
-        return b"".join(line + b"\n" for line in lines)
+                        self.log.note_late(length)
+        self.is_on_disk = self.is_on_disk or bool(parts)
+        return parts
 
 
 def _for_log(op: Op) -> Op | None:
@@ -282,13 +283,13 @@ class CellLog:
             self._timer.cancel()
             self._timer = None
             self._flushed = asyncio.get_running_loop().time()
-        data = b"".join([recorder.take() for recorder in self._recorders.values()])
+        parts = [part for recorder in self._recorders.values() for part in recorder.take()]
         for recorder in [one for one in self._recorders.values() if one.late and not one.ops]:
             del self._recorders[recorder.cell]
         if self._unwritten:
             self._write()  # without events: ended cells come first on a full disk
-        elif data:
-            self._write(data)
+        elif parts:
+            self._write(*parts)
 
     def _write(self, *parts: bytes) -> bool:
         """Append all or nothing. What cannot be written is kept for the next time; False if that would be too much."""
@@ -316,10 +317,7 @@ class CellLog:
             if (found := os.fstat(fd).st_size) < self.size:  # somebody has deleted or replaced it
                 self.size, self.generation = found, self.generation + 1
             try:
-                if (done := os.pwritev(fd, parts, self.size)) < length:
-                    data = memoryview(b"".join(parts))
-                    while done < length:
-                        done += os.pwritev(fd, [data[done:]], self.size + done)
+                write_at(fd, parts, self.size)
             except OSError:
                 with suppress(OSError):
                     os.ftruncate(fd, self.size)

@@ -19,7 +19,7 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp.config.settings import Settings
-from kernelmcp.executions.tool_use import CallRecord
+from kernelmcp.executions.tool_calls import ToolCallRecord
 
 # Lines that arrive within this time are written together.
 DELAY_SECONDS = 0.05
@@ -43,7 +43,7 @@ class Audit:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._waiting: list[CallRecord | dict[str, Any]] = []
+        self._waiting: list[ToolCallRecord | dict[str, Any]] = []
         self._waiting_bytes = 0
         self._work = asyncio.Event()
         self._lost = 0
@@ -53,11 +53,11 @@ class Audit:
     def file(self) -> Path | None:
         return audit_file(self._settings)
 
-    def add(self, line: CallRecord | dict[str, Any]) -> None:
+    def add(self, line: ToolCallRecord | dict[str, Any]) -> None:
         if len(self._waiting) >= MAX_WAITING:
             self._lost += 1
             return
-        if isinstance(line, CallRecord):
+        if isinstance(line, ToolCallRecord):
             self._waiting_bytes += line.arguments_size
             if self._waiting_bytes > MAX_WAITING_BYTES:
                 line.seal_without_hash()
@@ -91,7 +91,7 @@ class Audit:
         if lines:
             await anyio.to_thread.run_sync(self._write_lines, lines)
 
-    def _write_lines(self, lines: list[CallRecord | dict[str, Any]]) -> None:
+    def _write_lines(self, lines: list[ToolCallRecord | dict[str, Any]]) -> None:
         """Write lines. Blocking."""
         keep_values, file = self._settings.config.upstreams.audit_values, self.file
         text = "".join(_line(line, keep_values=keep_values) for line in lines)
@@ -113,8 +113,8 @@ def audit_file(settings: Settings) -> Path | None:
     return settings.home / name if name else None
 
 
-def _line(line: CallRecord | dict[str, Any], *, keep_values: bool) -> str:
-    if isinstance(line, CallRecord):
+def _line(line: ToolCallRecord | dict[str, Any], *, keep_values: bool) -> str:
+    if isinstance(line, ToolCallRecord):
         line.seal(keep_values=keep_values)
         found = line.to_dict()
         line.values = None
@@ -138,7 +138,8 @@ def append(file: Path, text: str, max_bytes: int = MAX_FILE_BYTES) -> None:
             if size and size + len(text) > max_bytes:
                 _rotate(file)
                 continue
-            _write_all(fd, text.encode())
+            with open(fd, "ab", closefd=False) as stream:
+                stream.write(text.encode())
             return
         finally:
             os.close(fd)
@@ -163,11 +164,6 @@ def _rotate(file: Path) -> None:
 
 def _older(file: Path, number: int) -> Path:
     return file.with_name(f"{file.name}.{number}")
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from kernelmcp.code_mode import policy, refusals
-from kernelmcp.code_mode.asked import shown_arguments
+from kernelmcp.code_mode import call_policy, refusals
 from kernelmcp.code_mode.audit import Audit
-from kernelmcp.code_mode.policy import Verdict
+from kernelmcp.code_mode.call_policy import Verdict
 from kernelmcp.code_mode.refusals import Refused
-from kernelmcp.code_mode.session_tools import Caller, Grant
+from kernelmcp.code_mode.shown_arguments import shown_arguments
 from kernelmcp.code_mode.tokenized import BYTES_PER_MB, hidden, hidden_kinds, off_loop, with_tokens, with_values
+from kernelmcp.code_mode.tool_caller import Grant, ToolCaller
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.upstreams import UpstreamSettings, UpstreamsSection
+from kernelmcp.config.upstream_settings import UpstreamSettings, UpstreamsSection
 from kernelmcp.executions.approvals import NotAsked
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.tool_use import CallRecord, Outcome, ToolUse
-from kernelmcp.kernel.tool_channel import Reply, ToolCall
+from kernelmcp.executions.tool_calls import Outcome, ToolCallRecord, ToolCalls
+from kernelmcp.kernel.tool_channel import ToolCall, ToolReply
 from kernelmcp.output.sanitize import as_dict, as_list
-from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, Tool, ToolChanged, UpstreamError
+from kernelmcp.upstreams.catalogue import Catalogue, ErrorKind, Tool, ToolCallResult, ToolChanged, UpstreamError
 
 if TYPE_CHECKING:
     from kernelmcp.upstreams.upstreams import Upstreams
@@ -67,7 +67,7 @@ class Broker:
     """The broker of one server process. All methods run in the event loop."""
 
     def __init__(self, settings: Settings, upstreams: "Upstreams", audit: Audit) -> None:
-        self.on_call: list[Callable[[CallRecord], None]] = []
+        self.on_tool_call: list[Callable[[ToolCallRecord], None]] = []
         """Each is called with every ended call, whose arguments may be gone."""
         self.on_approval: list[Callable[[Execution], None]] = []
         """Each is called before a person is asked, and may display the approvals of the execution."""
@@ -90,26 +90,26 @@ class Broker:
     def usable(self, principal: str) -> list[str]:
         """The servers that this principal may use, in the order of the settings."""
         upstreams = self._upstreams
-        return [name for name in upstreams.names if policy.may_use(upstreams.settings(name), principal)]
+        return [name for name in upstreams.names if call_policy.may_use(upstreams.settings(name), principal)]
 
     def offered(self, servers: Iterable[str]) -> Callable[[str, Tool], bool]:
         """Return a function that tells whether guests see a tool of these servers: a denied tool has no stub. It uses
         the current settings, so that a thread may call it while they change."""
         section, settings = self._section, {name: self._upstreams.settings(name) for name in servers}
-        return lambda server, tool: policy.decide(settings[server], section, tool).decision != "deny"
+        return lambda server, tool: call_policy.decide(settings[server], section, tool).decision != "deny"
 
     # -- one call -----------------------------------------------------------------------------------------------
 
-    async def call(self, caller: Caller, call: ToolCall) -> Reply:
+    async def tool_call(self, caller: ToolCaller, call: ToolCall) -> ToolReply:
         """Answer one call. Cancelling it cancels the call at the upstream."""
         execution, began = caller.execution, time.monotonic()
-        use = execution.tool_use = execution.tool_use or ToolUse()
+        use = execution.tool_calls = execution.tool_calls or ToolCalls()
         who = (execution.principal, execution.session_id, execution.id)
-        record = CallRecord(*who, call.server, call.tool, call.arguments, call.size)
+        record = ToolCallRecord(*who, call.server, call.tool, call.arguments, call.size)
         try:
-            result = await self._call(caller, call, use, record)
+            result = await self._judged_tool_call(caller, call, use, record)
             record.outcome, record.size = "error" if result.is_error else "ok", result.size
-            reply = Reply(call.id, result.value, result.raw, None)
+            reply = ToolReply(call.id, result.value, result.raw, None)
         except UpstreamError as exc:
             record.outcome = OUTCOMES[exc.kind]
             message = exc.message
@@ -117,19 +117,21 @@ class Broker:
                 record.rule = record.rule if exc.rule in ("declined", "not asked", "changed") else exc.rule
             elif exc.kind == "ToolError":
                 message = refusals.with_advice(message, call.tool)
-            reply = Reply(call.id, None, None, (exc.kind, message))
+            reply = ToolReply(call.id, None, None, (exc.kind, message))
         except asyncio.CancelledError:
             record.outcome = "cancelled"
             raise
         except Exception:
             log.exception("a tool call failed", server=call.server)
-            reply = Reply(call.id, None, None, ("ToolError", "kernelmcp failed to make the call; its log says why"))
+            reply = ToolReply(call.id, None, None, ("ToolError", "kernelmcp failed to make the call; its log says why"))
         finally:
             record.ms = 1000 * (time.monotonic() - began)
             self._note(record, use)
         return reply
 
-    async def _call(self, caller: Caller, call: ToolCall, use: ToolUse, record: CallRecord) -> CallResult:
+    async def _judged_tool_call(
+        self, caller: ToolCaller, call: ToolCall, use: ToolCalls, record: ToolCallRecord
+    ) -> ToolCallResult:
         server = self._server(caller, call)
         self._check_quota(call, use)
         for _ in range(MAX_JUDGED):
@@ -140,17 +142,17 @@ class Broker:
                 arguments = await with_values(arguments, call.size, caller.session.tokens, call.server, call.tool)
             try:
                 async with caller.session.slots(self._section.concurrent_calls):
-                    result = await self._ask_upstream(server.settings, call, tool, arguments, use, caller)
+                    result = await self._upstream_tool_call(server.settings, call, tool, arguments, use, caller)
             except ToolChanged:
                 server = self._server(caller, call)
             else:
                 return self._count(result, call, use)
         raise refusals.withdrawn(call.server, call.tool)
 
-    def _server(self, caller: Caller, call: ToolCall) -> _Server:
+    def _server(self, caller: ToolCaller, call: ToolCall) -> _Server:
         """Find the server. Another principal's server looks like a missing one."""
         principal, names = caller.execution.principal, self._upstreams.names
-        if call.server not in names or not policy.may_use(self._upstreams.settings(call.server), principal):
+        if call.server not in names or not call_policy.may_use(self._upstreams.settings(call.server), principal):
             raise refusals.unknown_server(call.server, self.usable(principal))
         catalogue = self._upstreams.catalogue(call.server)
         known = self._servers.get(call.server)
@@ -159,7 +161,7 @@ class Broker:
             known = self._servers[call.server] = _Server(self._upstreams.settings(call.server), catalogue, tools, {})
         return known
 
-    def _check_quota(self, call: ToolCall, use: ToolUse) -> None:
+    def _check_quota(self, call: ToolCall, use: ToolCalls) -> None:
         section = self._section
         use.made += 1
         if use.made > section.calls_per_execution:
@@ -171,7 +173,7 @@ class Broker:
         if call.size > MAX_ARGUMENTS_MB * BYTES_PER_MB:
             raise refusals.large_arguments(call.server, _name(call.tool), call.size, MAX_ARGUMENTS_MB)
 
-    def _tool(self, server: _Server, call: ToolCall, use: ToolUse) -> Tool:
+    def _tool(self, server: _Server, call: ToolCall, use: ToolCalls) -> Tool:
         if (tool := server.tools.get(call.tool)) is not None:
             return tool
         if server.catalogue is None:
@@ -184,7 +186,7 @@ class Broker:
 
     def _verdict(self, server: _Server, tool: Tool) -> Verdict:
         if (verdict := server.verdicts.get(tool.name)) is None:
-            verdict = policy.decide(server.settings, self._section, tool)
+            verdict = call_policy.decide(server.settings, self._section, tool)
             server.verdicts[tool.name] = verdict
         return verdict
 
@@ -193,7 +195,7 @@ class Broker:
         return self._upstreams.changed_tools(call.server).get(tool.name) if server.settings.pin else None
 
     async def _check_policy(
-        self, server: _Server, tool: Tool, caller: Caller, call: ToolCall, record: CallRecord
+        self, server: _Server, tool: Tool, caller: ToolCaller, call: ToolCall, record: ToolCallRecord
     ) -> _Server:
         """Raises unless the call may be made. Returns the server's current data: a person may have taken a while."""
         verdict, news = self._verdict(server, tool), self._news(server, tool, call)
@@ -218,7 +220,7 @@ class Broker:
             raise refusals.denied(call.server, tool.name, later.rule)
         return again
 
-    async def _ask(self, grant: Grant, note: str, caller: Caller, call: ToolCall, record: CallRecord) -> None:
+    async def _ask(self, grant: Grant, note: str, caller: ToolCaller, call: ToolCall, record: ToolCallRecord) -> None:
         execution = caller.execution
         for offer in self.on_approval:
             offer(execution)
@@ -237,15 +239,15 @@ class Broker:
 
     # -- the upstream -------------------------------------------------------------------------------------------
 
-    async def _ask_upstream(
+    async def _upstream_tool_call(
         self,
         settings: UpstreamSettings,
         call: ToolCall,
         tool: Tool,
         arguments: dict[str, Any],
-        use: ToolUse,
-        caller: Caller,
-    ) -> CallResult:
+        use: ToolCalls,
+        caller: ToolCaller,
+    ) -> ToolCallResult:
         """Call the upstream. Raises `UpstreamError`, and `ToolChanged` if the tool there has another definition."""
         left = self._section.call_seconds_per_execution - use.seconds
         if left <= 0:
@@ -253,7 +255,7 @@ class Broker:
         use.called[f"{call.server}.{call.tool}"] += 1
         began, tokens = time.monotonic(), caller.session.tokens
         try:
-            result = await self._upstreams.call(
+            result = await self._upstreams.tool_call(
                 call.server,
                 call.tool,
                 arguments,
@@ -276,14 +278,14 @@ class Broker:
             return result
         return await with_tokens(result, tokens, kinds, call.server, call.tool)
 
-    def _count(self, result: CallResult, call: ToolCall, use: ToolUse) -> CallResult:
+    def _count(self, result: ToolCallResult, call: ToolCall, use: ToolCalls) -> ToolCallResult:
         use.result_bytes += result.size
         if use.result_bytes > self._section.execution_mb * BYTES_PER_MB:
             raise refusals.too_much(self._section.execution_mb)
         use.result_chars[call.server] += _model_chars(result)
         return result
 
-    def _note(self, record: CallRecord, use: ToolUse) -> None:
+    def _note(self, record: ToolCallRecord, use: ToolCalls) -> None:
         if record.decision == "refuse":
             # Limit the length of names that a guest invented.
             record.server, record.tool = _name(record.server), _name(record.tool)
@@ -292,7 +294,7 @@ class Broker:
                 return
         use.log.append(record)
         self._audit.add(record)
-        for tell in self.on_call:
+        for tell in self.on_tool_call:
             tell(record)
 
 
@@ -300,7 +302,7 @@ def _name(name: str) -> str:
     return name if len(name) <= refusals.MAX_NAME_CHARS and name.isprintable() else refusals.quoted(name)
 
 
-def _model_chars(result: CallResult) -> int:
+def _model_chars(result: ToolCallResult) -> int:
     """Number of characters that a model would get that called the tool itself. Text that is repeated as structured
     content counts once; base64 bytes don't count."""
     if result.value is None:

@@ -12,7 +12,7 @@ import anyio
 
 from kernelmcp.code_mode.audit import Audit
 from kernelmcp.code_mode.broker import Broker
-from kernelmcp.code_mode.offers import Offers
+from kernelmcp.code_mode.tool_offers import Offers
 from kernelmcp.config.settings import Settings
 from kernelmcp.files.home import Home
 from kernelmcp.upstreams.upstreams import Upstreams, open_upstreams

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Callable, Collection
 from typing import Any, cast
 
-from kernelmcp.config.upstreams import PersonalKind
+from kernelmcp.config.upstream_settings import PersonalKind
 from kernelmcp.output.sanitize import as_dict, as_list
 
 # Limit per session.

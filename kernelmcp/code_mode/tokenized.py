@@ -9,9 +9,9 @@ import anyio.to_thread
 
 from kernelmcp.code_mode import refusals
 from kernelmcp.code_mode.personal_data import Tokens, TooManyTokens
-from kernelmcp.config.upstreams import PersonalKind, UpstreamSettings
+from kernelmcp.config.upstream_settings import PersonalKind, UpstreamSettings
 from kernelmcp.output.sanitize import as_dict
-from kernelmcp.upstreams.catalogue import CallResult, UpstreamError
+from kernelmcp.upstreams.catalogue import ToolCallResult, UpstreamError
 
 BYTES_PER_MB = 1024 * 1024
 # Larger JSON is parsed and written in a thread: other tasks must not wait.
@@ -29,8 +29,8 @@ def hidden_kinds(settings: UpstreamSettings, tokens: Tokens) -> Collection[Perso
 
 
 async def with_tokens(
-    result: CallResult, tokens: Tokens, kinds: Collection[PersonalKind], server: str, tool: str
-) -> CallResult:
+    result: ToolCallResult, tokens: Tokens, kinds: Collection[PersonalKind], server: str, tool: str
+) -> ToolCallResult:
     """Hide personal data in a result. Raises `UpstreamError`."""
     if result.size > MAX_TOKENIZED_MB * BYTES_PER_MB:
         raise refusals.large_result(server, tool, result.size, MAX_TOKENIZED_MB)
@@ -45,7 +45,7 @@ async def with_tokens(
         raise refusals.too_many_tokens(server) from None
     except (ValueError, RecursionError):
         raise UpstreamError("ToolError", f"{server}.{tool}: its result could not be read") from None
-    return CallResult(value, None, result.is_error, result.size)
+    return ToolCallResult(value, None, result.is_error, result.size)
 
 
 async def with_values(arguments: dict[str, Any], size: int, tokens: Tokens, server: str, tool: str) -> dict[str, Any]:

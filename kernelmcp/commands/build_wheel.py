@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kernelmcp.commands.terminal import fail
+
 # The guest's version. pyodide-build runs on Python 3.12 and later, but builds for the version that it runs on.
 GUEST_PYTHON = (3, 14)
 _EXTRA = "pip install '.[wheel-build]'"
@@ -20,15 +22,13 @@ def main(source: Path, home: Path) -> int:
     """Returns the exit code: 0 if a wheel was built; 1 if something is missing, which it has printed."""
     missing = _missing(source)
     if missing is not None:
-        sys.stderr.write(f"kernelmcp: {missing}\n")
-        return 1
+        return fail(missing)
     folder = home / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
     before = _wheels(folder)
     done = subprocess.run([_pyodide() or "pyodide", "build", str(source), "--outdir", str(folder)], check=False)
     if done.returncode != 0:
-        sys.stderr.write(f"kernelmcp: pyodide build ended with {done.returncode}; its output above says why\n")
-        return 1
+        return fail(f"pyodide build ended with {done.returncode}; its output above says why")
     for wheel in sorted(_wheels(folder) - before):
         sys.stdout.write(f"{folder / wheel[0]}\n")
     return 0

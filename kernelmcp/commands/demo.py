@@ -16,18 +16,17 @@ from typing import Any, cast
 
 import anyio
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
-from mcp_types import CallToolResult, Implementation, TextContent, TextResourceContents
+from mcp_types import TextResourceContents
 
+from kernelmcp.commands import own_server
 from kernelmcp.commands.demo_cells import Step, steps
 from kernelmcp.commands.demo_screen import Screen
+from kernelmcp.commands.own_server import fields_of, text_of
+from kernelmcp.commands.terminal import fail
 from kernelmcp.config.load import load
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.mcp_server.results.structured import RESULT_KEY
 from kernelmcp.preflight import check_start
-from kernelmcp.process_start import python_command
-from kernelmcp.version import __version__
 
 # The first start on a machine may build the boot image.
 DEADLINE_SECONDS = 300
@@ -61,8 +60,7 @@ def main(output: Path, kernelspec: str | None) -> int:
     except (Exception, BaseExceptionGroup) as exc:
         if not (text := _in_words(exc)):
             raise
-        sys.stderr.write(f"kernelmcp: the demo failed: {text}\n")
-        return 1
+        return fail(f"the demo failed: {text}")
 
 
 def _check_writable(file: Path) -> None:
@@ -142,8 +140,7 @@ class Demo:
         every = steps(self._targets.file, self._targets.port)
         with anyio.fail_after(DEADLINE_SECONDS):
             screen.heading("Starting the server: kernelmcp, over stdio")
-            client_info = Implementation(name="kernelmcp-demo", version=__version__)
-            async with Client(self._server(), client_info=client_info) as client:
+            async with own_server.client_of("kernelmcp-demo", [], self._environment()) as client:
                 tools = [tool.name for tool in (await client.list_tools()).tools]
                 screen.line(f"MCP {client.protocol_version}, {len(tools)} tools: {', '.join(tools)}")
                 session_id = (await self._call(client, "create_session", {}))["session_id"]
@@ -158,16 +155,14 @@ class Demo:
         screen.line(NEXT, indent="")
         return 1 if failed else 0
 
-    def _server(self) -> StdioServerParameters:
+    def _environment(self) -> dict[str, str]:
         # The server's own log lines would appear between the steps.
-        env = {
+        return {
             "KERNELMCP_LOGGING__LEVEL": "warning",
             "KERNELMCP_PACKAGES__INSTALL_TIMEOUT_SECONDS": str(INSTALL_SECONDS),
             **os.environ,
             "KERNELMCP_KERNELS__KERNELSPEC": self._kernelspec,
         }
-        python, *options = python_command("kernelmcp")
-        return StdioServerParameters(command=python, args=options, env=env)
 
     async def _step(self, client: Client, step: Step, session_id: str) -> bool:
         if step.needs_sandbox and self._kernelspec != OWN_KERNELSPEC:
@@ -176,13 +171,12 @@ class Demo:
             return self._skip("the package is not there")
         arguments = {**step.arguments, "session_id": session_id}
         self._screen.call(step.tool, arguments)
-        result = await self._finished(client, step, arguments)
-        facts = facts_of(result)
+        result = await own_server.finished(client, step.tool, arguments, _live(self._screen) if step.live else None)
+        facts, text = fields_of(result), text_of(result)
         if step.needs_index and result.is_error:
             self._has_index = False
-            return self._skip(_first_line(result) or "it cannot be installed")
+            return self._skip(text.strip().partition("\n")[0] or "it cannot be installed")
         self._screen.result(result, facts)
-        text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
         if self._targets.reached(text):
             self._screen.line("This should not have been possible: `kernelmcp doctor` says what holds on this machine.")
             return False
@@ -193,19 +187,11 @@ class Demo:
         self._screen.line(f"skipped: {why}")
         return True
 
-    async def _finished(self, client: Client, step: Step, arguments: dict[str, Any]) -> CallToolResult:
-        progress = _live(self._screen) if step.live else None
-        result = await client.call_tool(step.tool, arguments, progress_callback=progress)
-        while facts_of(result).get("status") == "running":
-            poll = {"execution_id": facts_of(result)["execution_id"], "wait_seconds": 30}
-            result = await client.call_tool("get_execution", poll, progress_callback=progress)
-        return result
-
     async def _call(self, client: Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         result = await client.call_tool(tool, arguments)
         if result.is_error:
-            raise DemoFailed("\n".join(block.text for block in result.content if isinstance(block, TextContent)))
-        return facts_of(result)
+            raise DemoFailed(text_of(result))
+        return fields_of(result)
 
     async def _write_notebook(self, client: Client, session_id: str) -> None:
         read = await client.read_resource(f"kernelmcp://sessions/{session_id}/notebook")
@@ -214,19 +200,8 @@ class Demo:
             await anyio.Path(self._output).write_text(contents.text, "utf-8")
 
 
-def facts_of(result: CallToolResult) -> dict[str, Any]:
-    """The fields of a result that every client gets."""
-    return (result.meta or {}).get(RESULT_KEY, {})
-
-
 def _live(screen: Screen) -> Callable[..., Any]:
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         screen.live(message or "")
 
     return on_progress
-
-
-def _first_line(result: CallToolResult) -> str:
-    return next(
-        (block.text.strip().partition("\n")[0] for block in result.content if isinstance(block, TextContent)), ""
-    )

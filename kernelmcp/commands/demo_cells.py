@@ -35,8 +35,8 @@ def steps(secret_file: Path, port: int) -> list[Step]:
     file = {"path": "sales.csv", "content": _guest("sales.csv")}
     return [
         Step("A CSV file goes into the workspace", file, "write_file"),
-        Step("A table is made of it, and its variables stay", {"code": _guest("table.py")}),
-        Step("A chart of the table comes back as a picture", {"code": _guest("chart.py") + DRAWING}),
+        Step("A table is made of it, and its variables stay", {"code": _guest("sales_table.py")}),
+        Step("A chart of the table comes back as a picture", {"code": _guest("sales_chart.py") + DRAWING}),
         Step("Output streams while a cell runs", {"code": COUNTING}, live=True),
         Step(
             "A package is installed", {"package_name": PACKAGE}, "install_package", needs_sandbox=True, needs_index=True

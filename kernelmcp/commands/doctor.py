@@ -24,7 +24,7 @@ from kernelmcp.commands.install.clients import Places
 from kernelmcp.config.load import find
 from kernelmcp.config.models import OWN_KERNELSPEC, Values
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError, StorageFailed
+from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError, StorageFailed, cause
 from kernelmcp.files.home import open_home
 from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.kernelspecs import find_kernelspec
@@ -73,13 +73,12 @@ class Report:
 def main(config_file: Path | None = None, policy_file: Path | None = None, *, as_json: bool = False) -> int:
     """Print the report; returns 0 if all requirements are met, else 1."""
     sources = find(config_file, policy_file)
+    settings, wrong = Settings(), None
     try:
         settings = Settings(sources.read(), sources)
+        check_start(settings)
     except ConfigurationError as exc:
-        settings = Settings()
-        wrong: ConfigurationError | None = exc
-    else:
-        wrong = _refusal(settings)
+        wrong = exc
     report = examine(settings, wrong)
     there = [str(place.path) for place in sources.places if os.path.exists(place.path)]
     report.files |= {"config_files": there, "config_places": [str(place.path) for place in sources.places]}
@@ -89,15 +88,6 @@ def main(config_file: Path | None = None, policy_file: Path | None = None, *, as
     else:
         _write_table(report, sys.stdout)
     return 0 if report.ok else 1
-
-
-def _refusal(settings: Settings) -> ConfigurationError | None:
-    """The reason why no server would start, if any."""
-    try:
-        check_start(settings)
-    except ConfigurationError as exc:
-        return exc
-    return None
 
 
 def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Report:
@@ -239,10 +229,7 @@ def _report_failed_start(report: Report, exc: ServerError | ExceptionGroup[Excep
         servers, others = exc.split(ServerError)
         if others is not None or servers is None:
             raise exc
-        error: BaseException = servers
-        while isinstance(error, BaseExceptionGroup):
-            error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-        exc = cast("ServerError", error)
+        exc = cast("ServerError", cause(servers))
     kernel_log = str(exc.context.get("kernel_log", "")).strip()
     said = f" The kernel said: {kernel_log.splitlines()[-1]}" if kernel_log else ""
     # Reinstalling does not help if a directory is not writable.

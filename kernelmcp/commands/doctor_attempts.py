@@ -309,7 +309,9 @@ def _closed_descriptors(outcome: dict[str, bool | None]) -> Layer:
     if outcome.get("descriptors") is None:
         return Layer("closed-descriptors", False, False, "could not be tried")
     held = outcome.get("descriptors") is True
-    detail = "pipes, events and /dev/null only" if held else "the process holds files or sockets of the host"
+    detail = (
+        "pipes, events, the boot image and /dev/null only" if held else "the process holds files or sockets of the host"
+    )
     return Layer("closed-descriptors", held, held, detail)
 
 

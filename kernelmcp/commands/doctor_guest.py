@@ -18,6 +18,8 @@ from typing import Any, cast
 Targets = dict[str, Any]
 Answer = dict[str, Any]
 
+IMAGE_MAGIC = b"KMIMAGE2"
+
 
 class NotPossible(Exception):
     """The attempt has no meaning here: there is no JavaScript to go through."""
@@ -154,7 +156,7 @@ def environment(targets: Targets) -> Answer:
 
 
 def descriptors(targets: Targets) -> Answer:
-    """Descriptors other than pipes, events and /dev/null: files, directories, sockets of the host."""
+    """Descriptors other than pipes, events, /dev/null and the boot image: files, directories, sockets of the host."""
     try:
         fstat: Callable[[int], int] = node_mode
         fstat(0)
@@ -164,9 +166,20 @@ def descriptors(targets: Targets) -> Answer:
     for descriptor in range(256):
         with contextlib.suppress(Exception):  # a closed one
             mode = fstat(descriptor)
-            if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISSOCK(mode) or stat.S_ISBLK(mode):
+            is_file = stat.S_ISREG(mode) and not is_image(descriptor)
+            if is_file or stat.S_ISDIR(mode) or stat.S_ISSOCK(mode) or stat.S_ISBLK(mode):
                 open_ones.append(str(descriptor))
     return breach(f"holds descriptors {', '.join(open_ones)}") if open_ones else refused("only pipes and /dev/null")
+
+
+def is_image(descriptor: int) -> bool:
+    """Whether it is the boot image, which the guest was started from: it finds there what its session has changed."""
+    try:
+        content = module("js").Uint8Array.new(len(IMAGE_MAGIC))
+        node("fs").readSync(descriptor, content, 0, len(IMAGE_MAGIC), 0)
+        return bytes(content.to_py()) == IMAGE_MAGIC
+    except Exception:  # noqa: BLE001  # not readable, or not Node's: it is some other file
+        return False
 
 
 def node_mode(descriptor: int) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.commands.terminal import fail
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import Lock, private_directory, runtime_root_of
@@ -45,8 +46,7 @@ def main(settings: Settings, *, port: int | None, open_browser: bool) -> int:
     lock, address = Lock(lab / "lock"), lab / "state" / "address.json"
     if not lock.try_acquire():
         lock.close()
-        sys.stderr.write(f"kernelmcp: JupyterLab is already open for {home}: {_address_in(address)}\n")
-        return 1
+        return fail(f"JupyterLab is already open for {home}: {_address_in(address)}")
     from kernelmcp.lab import program
 
     token = secrets.token_hex(TOKEN_BYTES)

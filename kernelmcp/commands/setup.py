@@ -3,17 +3,18 @@
 The kernel package does the work (`python -m kernelmcp_kernel.prepare`), in a process with a kernel's settings.
 """
 
-import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
+from kernelmcp.commands.terminal import confirmed, plain
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.kernel.environment import guest_environment
@@ -51,7 +52,8 @@ def main(
         return _remove(settings)
     if offline is not None and names:
         raise ConfigurationError("--offline takes what is in the file", "Omit the names.")
-    wanted = () if offline else _expand(names or ([] if export and is_set_up(settings.home) else ["science"]))
+    names = () if offline else names or (() if export and is_set_up(settings.home) else ("science",))
+    wanted = list(dict.fromkeys(chain.from_iterable(SETS.get(name, (name,)) for name in names)))
     files = [f"--{name}={file.absolute()}" for name, file in (("offline", offline), ("export", export)) if file]
     unavailable: set[str] = set()
     if not yes and (asked := [name for name in wanted if name not in chain(*SETS.values())]):
@@ -60,12 +62,8 @@ def main(
         if not agreed or not wanted:
             return 1
     with _prepare(settings, *files, "--", *wanted) as process:
-        try:
-            _show((line.decode("utf-8", "replace").rstrip("\n") for line in process.stdout or ()), sys.stdout)
-            status = process.wait()
-        except BaseException:
-            process.terminate()
-            raise
+        _show((line.decode("utf-8", "replace").rstrip("\n") for line in process.stdout or ()), sys.stdout)
+        status = process.wait()
     if status or unavailable:
         goes_on = "" if offline else " What was fetched is kept; the same command continues."
         sys.stdout.write(f"Not everything could be fetched: see above.{goes_on}\n")
@@ -74,27 +72,33 @@ def main(
     return 0
 
 
-def _prepare(settings: Settings, *arguments: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def _prepare(settings: Settings, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that prepares packages. An error or an interrupt here ends it."""
     guests = guest_environment(settings, settings.policy.default_flavor)
     environment = {**os.environ, **guests, "JPY_PARENT_PID": str(os.getpid())}  # it ends if this process is killed
     command = python_command("kernelmcp_kernel.prepare", *arguments)
-    return subprocess.Popen(command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    with subprocess.Popen(
+        command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            process.terminate()
+            raise
 
 
 def _ask(settings: Settings, names: Sequence[str]) -> tuple[bool, set[str]]:
     """Show the packages that are neither in a set nor in Pyodide's distribution, and ask. Returns whether the person at
     the terminal agrees, and the names that are unavailable, which nobody is asked about."""
     with _prepare(settings, f"--plan={','.join({*chain(*SETS.values())})}", "--", *names) as process:
-        try:
-            answer, _ = process.communicate()
-        except BaseException:
-            process.terminate()
-            raise
+        answer, _ = process.communicate()
     if process.returncode:
         raise ConfigurationError("The packages to fetch are not known.", "See above.")
     plans: list[dict[str, Any]] = json.loads(answer)
     for plan in plans:
-        lines = "".join(f"{_printable(line)}\n" for line in _lines(plan))
+        # Names, versions and errors are an index's.
+        lines = "".join(f"{plain(line)}\n" for line in _lines(plan))
         (sys.stderr if plan["error"] else sys.stdout).write(lines)
     unavailable = {plan["asked"] for plan in plans if plan["error"]}
     if not any(plan["files"] for plan in plans):
@@ -102,16 +106,9 @@ def _ask(settings: Settings, names: Sequence[str]) -> tuple[bool, set[str]]:
     if sys.stdin is None or not sys.stdin.isatty():
         sys.stdout.write("Nothing was fetched, because there is no terminal to ask on: --yes fetches them.\n")
         return False, unavailable
-    sys.stdout.write("Fetch them? [y/N] ")
-    sys.stdout.flush()
-    agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
+    agreed = confirmed("Fetch them?")
     sys.stdout.write("" if agreed else "Nothing was fetched.\n")
     return agreed, unavailable
-
-
-def _printable(line: str) -> str:
-    """For a terminal: names, versions and errors are an index's."""
-    return "".join(char if char.isprintable() else " " for char in line)
 
 
 def _lines(plan: dict[str, Any]) -> Iterator[str]:
@@ -137,16 +134,9 @@ def is_set_up(home: Path) -> bool:
     return (home / SETUP_FILE).is_file()
 
 
-def _expand(names: Sequence[str]) -> list[str]:
-    found = [name for given in names for name in SETS.get(given, (given,))]
-    return list(dict.fromkeys(found))
-
-
 def _remove(settings: Settings) -> int:
-    file = settings.home / SETUP_FILE
     was_there = is_set_up(settings.home)
-    with contextlib.suppress(FileNotFoundError):
-        file.unlink()
+    (settings.home / SETUP_FILE).unlink(missing_ok=True)
     sys.stdout.write("Removed.\n" if was_there else "There was nothing to remove.\n")
     return 0
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from kernelmcp.commands.terminal import confirmed, fail, plain
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound
 from kernelmcp.files.home import Home
@@ -45,19 +46,19 @@ def promote(settings: Settings, session_id: str, name: str, principal: str, *, y
     try:
         skill = _wanted(settings, session_id, name, principal)
     except ServerError as exc:
-        return _say_no(exc.to_text())
+        return fail(exc.to_text())
     source = skill.source.rstrip()
     length = f"{source.count(chr(10)) + 1:,} lines"
     sys.stdout.write(f"skills/{skill.name}.py, {length}:\n{_RULE}\n{source}\n{_RULE} end of its {length}\n")
     sys.stdout.flush()
     if not yes and not _agreed(skill, session_id, principal):
-        return _say_no("nothing was promoted")
+        return fail("nothing was promoted")
     try:
         PromotedSkills(settings.home).add(principal, skill)
     except ServerError as exc:
-        return _say_no(exc.to_text())
+        return fail(exc.to_text())
     except OSError as exc:
-        return _say_no(f"{exc.filename} cannot be written: {exc.strerror}")
+        return fail(f"{exc.filename} cannot be written: {exc.strerror}")
     sys.stdout.write(f"Promoted: every session of {_shown(principal)} has `from skills import {skill.name}`.\n")
     return 0
 
@@ -66,9 +67,9 @@ def remove(settings: Settings, name: str, principal: str) -> int:
     try:
         there = PromotedSkills(settings.home).remove(principal, name)
     except OSError as exc:
-        return _say_no(f"{exc.filename} cannot be deleted: {exc.strerror}")
+        return fail(f"{exc.filename} cannot be deleted: {exc.strerror}")
     if not there:
-        return _say_no(f"there is no promoted skill {name!r}")
+        return fail(f"there is no promoted skill {name!r}")
     sys.stdout.write(f"Removed: sessions no longer have {name}. The files in workspaces are unchanged.\n")
     return 0
 
@@ -91,14 +92,12 @@ def _wanted(settings: Settings, session_id: str, name: str, principal: str) -> S
 
 def _agreed(skill: Skill, session_id: str, principal: str) -> bool:
     if not sys.stdin.isatty():
-        sys.stderr.write("kernelmcp: there is no terminal to ask on: --yes promotes what is shown\n")
+        fail("there is no terminal to ask on: --yes promotes what is shown")
         return False
-    sys.stdout.write(
+    return confirmed(
         f"Code of session {session_id} above, written there by a model. Run it in every session of "
-        f"{_shown(principal)} that imports {skill.name}? [y/N] "
+        f"{_shown(principal)} that imports {skill.name}?"
     )
-    sys.stdout.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _home(settings: Settings) -> Home:
@@ -143,9 +142,4 @@ def _about(name: str, source: str) -> str:
 
 def _shown(text: str) -> str:
     """The text on one line, safe for a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in text)[:100]
-
-
-def _say_no(text: str) -> int:
-    sys.stderr.write(f"kernelmcp: {text}\n")
-    return 1
+    return plain(text)[:100]

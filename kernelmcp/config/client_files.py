@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from kernelmcp.atomic import read_small
 from kernelmcp.config.expansion import variables, variables_in
 from kernelmcp.config.models import Config
-from kernelmcp.config.upstreams import SERVER_NAME, UpstreamSettings, UpstreamsSection
+from kernelmcp.config.upstream_settings import SERVER_NAME, UpstreamSettings, UpstreamsSection
 
 # Claude Code stores much other data in its file.
 MAX_BYTES = 32 * 1024 * 1024

@@ -6,7 +6,7 @@ Expanded in the server, only for connecting. No error contains a value.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.config.upstream_settings import UpstreamSettings
 
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 # Variables of editors, which only they can resolve.

@@ -12,16 +12,16 @@ from kernelmcp.config.guests import NetworkSection as NetworkSection
 from kernelmcp.config.guests import PackagesSection as PackagesSection
 from kernelmcp.config.guests import Volume as Volume
 from kernelmcp.config.guests import VolumesSection as VolumesSection
-from kernelmcp.config.http import AuthSection as AuthSection
-from kernelmcp.config.http import HttpSection as HttpSection
-from kernelmcp.config.http import TelemetrySection as TelemetrySection
+from kernelmcp.config.http_settings import AuthSection as AuthSection
+from kernelmcp.config.http_settings import HttpSection as HttpSection
+from kernelmcp.config.http_settings import TelemetrySection as TelemetrySection
 from kernelmcp.config.policy import Flavor as Flavor
 from kernelmcp.config.policy import LayerName as LayerName
 from kernelmcp.config.policy import Policy as Policy
 from kernelmcp.config.section import Section
 from kernelmcp.config.tool_names import check_tool_name
-from kernelmcp.config.upstreams import UpstreamSettings as UpstreamSettings
-from kernelmcp.config.upstreams import UpstreamsSection as UpstreamsSection
+from kernelmcp.config.upstream_settings import UpstreamSettings as UpstreamSettings
+from kernelmcp.config.upstream_settings import UpstreamsSection as UpstreamsSection
 
 
 class ServerSection(Section):
@@ -41,8 +41,8 @@ class StdioSection(Section):
 
 class SessionsSection(Section):
     default_timeout_seconds: float = Field(default=3600, gt=0)
-    """How long an idle session keeps its processes, seconds; its files and transcript stay. One hour: a coffee break
-    must not cost the variables, nor a forgotten session 150 MB for a day."""
+    """How long an idle session keeps its processes, seconds; its files, its transcript and, where they can be saved,
+    its variables stay."""
     max_sessions_per_client: int = Field(default=8, ge=1)
     """Sessions with live processes per principal; one more stops the longest idle one. 8 x 150 MB is about what a
     laptop spares."""
@@ -55,6 +55,14 @@ class SessionsSection(Section):
     keep_days: float = Field(default=30, ge=0, le=36500)
     """Days after which a session that nobody used goes to the trash, with its files; seen there on eight dates, it is
     deleted. 0: never."""
+    hibernate: bool = True
+    """Save the variables of a Python session when its kernel ends (idle, to make room, `stop_session`, the end of the
+    server): its next call has them back. `false`: they are lost."""
+    max_checkpoints: int = Field(default=20, ge=1)
+    """Checkpoints per session that somebody has asked for; one more replaces the oldest."""
+    automatic_checkpoints: int = Field(default=20, ge=0)
+    """Checkpoints per session that are made without being asked for, after a cell and at most every two seconds: the
+    newest ones are kept. They also save the variables from a kill of the server. 0: none."""
     continue_default: bool = True
     """Let a server on stdio continue the default session of the same client and folder. `false` is for programs that
     run tasks which must not see each other's files, one server process each."""
@@ -77,8 +85,16 @@ class ToolsSection(Section):
     of the text and the pictures."""
     structured_clients: list[str] = ["mcp-inspector", "inspector-client", "inspector-cli"]
     """Names (`clientInfo.name`) of clients that get it."""
+    views: Literal["auto", "always", "never"] = "auto"
+    """Clients whose user sees a cell's outputs in a page of the conversation (MCP Apps). `auto`: those that announce
+    `io.modelcontextprotocol/ui`."""
+    viewed: list[str] = ["execute_code"]
+    """Names of the tools whose calls have such a page."""
+    view_scripts: bool = False
+    """Whether a person may run the scripts of HTML that a cell displayed, in its page. They can send data out: no
+    browser's policy denies them WebRTC."""
 
-    @field_validator("enabled")
+    @field_validator("enabled", "viewed")
     @classmethod
     def _check_names(cls, names: list[str] | None) -> list[str] | None:
         return names and [check_tool_name(name) for name in names]

@@ -69,6 +69,9 @@ class Policy(Section):
     data of most tasks, and 32 such sessions fit on a laptop's disk. Beyond it, writing fails with ENOSPC."""
     max_files: int = Field(default=10_000, ge=10)
     """Most files and directories of a session, its /tmp included. Listing that many takes a tenth of a second."""
+    checkpoints_max_mb: int = Field(default=1024, ge=1)
+    """Disk space for a session's checkpoints together, MiB: variables and files. The oldest ones make room. They count
+    in `storage_max_mb`, too."""
     storage_max_mb: int = Field(default=16 * 1024, ge=1)
     """Disk space for all sessions of one principal together, stopped ones too, MiB: their files, transcripts and
     outputs, in blocks of 4 KiB. The sessions that run share what is left of it; once it is used up, a new session is

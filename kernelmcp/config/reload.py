@@ -8,7 +8,6 @@ import importlib
 from collections.abc import Callable
 
 import anyio
-import anyio.abc
 import anyio.to_thread
 import structlog
 
@@ -36,10 +35,27 @@ async def keep_current(settings: Settings, check: Check) -> None:
         return
     places = settings.sources.places
     seen = await anyio.to_thread.run_sync(_contents, places)
+
+    async def catch_up() -> None:
+        take_over(settings, check)
+
     async with anyio.create_task_group() as tasks:
         stop = anyio.Event()
         tasks.start_soon(_set_at_the_end, stop)
-        await _watch(settings, check, places, seen, stop, tasks)
+        try:
+            # The directories, not the files: a replaced file (an editor's save, a mounted secret) is another file.
+            folders = {place.path.parent for place in places if place.path.parent.is_dir()}
+            # Not imported before the first cell.
+            watchfiles = await anyio.to_thread.run_sync(importlib.import_module, "watchfiles")
+            # Runs once the loop below watches: changes since the server read its settings are not reported.
+            tasks.start_soon(catch_up)
+            async for _ in watchfiles.awatch(*folders, recursive=False, step=STEP_MS, stop_event=stop):
+                # Compared by content, because the log or other files may be in the same directory.
+                if (found := await _settled(places)) != seen:
+                    seen = found
+                    take_over(settings, check)
+        except OSError as exc:
+            log.warning("changed settings take effect only after a restart: files are not watched", error=str(exc))
         tasks.cancel_scope.cancel()
 
 
@@ -49,33 +65,6 @@ async def _set_at_the_end(stop: anyio.Event) -> None:
         await anyio.sleep_forever()
     finally:
         stop.set()
-
-
-async def _watch(
-    settings: Settings,
-    check: Check,
-    places: tuple[Place, ...],
-    seen: list[bytes | str],
-    stop: anyio.Event,
-    tasks: anyio.abc.TaskGroup,
-) -> None:
-    try:
-        # The directories, not the files: a replaced file (an editor's save, a mounted secret) is another file.
-        folders = {place.path.parent for place in places if place.path.parent.is_dir()}
-        watchfiles = await anyio.to_thread.run_sync(importlib.import_module, "watchfiles")  # not before the first cell
-        # Runs once the loop below watches: changes since the server read its settings are not reported.
-        tasks.start_soon(_catch_up, settings, check)
-        async for _ in watchfiles.awatch(*folders, recursive=False, step=STEP_MS, stop_event=stop):
-            # Compared by content, because the log or other files may be in the same directory.
-            if (found := await _settled(places)) != seen:
-                seen = found
-                take_over(settings, check)
-    except OSError as exc:
-        log.warning("changed settings take effect only after a restart: files are not watched", error=str(exc))
-
-
-async def _catch_up(settings: Settings, check: Check) -> None:
-    take_over(settings, check)
 
 
 def take_over(settings: Settings, check: Check) -> None:

@@ -13,6 +13,8 @@ TOOL_NAMES = (
     "cancel_execution",
     "create_session",
     "get_sessions",
+    "checkpoint_session",
+    "restore_session",
     "stop_session",
     "destroy_session",
     "reset_workspace",

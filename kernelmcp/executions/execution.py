@@ -24,7 +24,7 @@ from kernelmcp.executions.approvals import Approvals
 from kernelmcp.executions.ids import mint_id
 from kernelmcp.executions.listener import Listener
 from kernelmcp.executions.questions import Questions
-from kernelmcp.executions.tool_use import ToolUse
+from kernelmcp.executions.tool_calls import ToolCalls
 from kernelmcp.files.workspace import Entry
 from kernelmcp.output.sanitize import clean
 
@@ -93,6 +93,12 @@ class Execution:
     """Set if the cell is not in the main language: it can lose only the variables of its own language."""
     lost_before: bool = False
     """Variables of earlier executions are lost, and the result of this one must say so."""
+    restored_at: str | None = None
+    """The variables of earlier executions came back before it, as they were saved then."""
+    missing: list[str] = field(default_factory=list[str])
+    """What did not come back with them; or, if they are lost, why."""
+    checkpoint: tuple[str, str] | None = None
+    """The session's newest checkpoint that has variables, when the execution began: its name and when it was made."""
     loss_is_said: bool = False
     """Another result has already reported the loss."""
     losses_said: set[str | None] = field(default_factory=set[str | None])
@@ -103,6 +109,8 @@ class Execution:
     """The kernel runs or prepares the cell: an interrupt sent now reaches only this cell."""
     grace_timer: asyncio.TimerHandle | None = None
     """Ends the kernel if an interrupt has no effect."""
+    viewed: str | None = None
+    """The mark of its code (`views.pages.mark`) if a view shows it: then the guest sends more forms of its objects."""
     client: str | None = None
     """The Jupyter client in which a person ran it; None if it was requested over MCP."""
     interrupted_by_person: bool = False
@@ -110,7 +118,7 @@ class Execution:
     """Handles its input(); None if nobody can be asked."""
     approvals: Approvals | None = None
     """Handles approvals of its tool calls; None if nobody can be asked."""
-    tool_use: ToolUse | None = None
+    tool_calls: ToolCalls | None = None
     """None if there are no other servers."""
     persons_cells: int = 0
     """Number of cells that a person ran in the session between the previous execution and this one."""

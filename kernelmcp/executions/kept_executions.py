@@ -42,7 +42,6 @@ class KeptExecutions:
 
     def add(self, execution: Execution) -> None:
         self._kept[execution.id] = execution
-        self.trim()
 
     def trim(self, *, stopped: bool = False) -> None:
         """Forget the oldest until the rest is within the limits. The newest ended one is kept, unless the session is

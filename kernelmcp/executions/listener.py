@@ -1,4 +1,4 @@
-"""New text of a running execution, for live display."""
+"""News of a running execution, for live display: its text, and that it has put out something else."""
 
 import asyncio
 from collections import deque
@@ -16,8 +16,10 @@ class Listener:
         self.has_news = asyncio.Event()
 
     def add(self, text: str) -> None:
-        self._pieces.append(text)
-        self._chars += len(text)
+        """Add new text, or note that there is something else."""
+        if text:
+            self._pieces.append(text)
+            self._chars += len(text)
         while self._chars > MAX_NEWS_CHARS and len(self._pieces) > 1:
             self._chars -= len(self._pieces.popleft())
         self.has_news.set()

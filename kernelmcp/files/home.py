@@ -29,6 +29,8 @@ from typing import Any, cast
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, ServerError, SessionDamaged, StorageFailed
 from kernelmcp.files.safe_open import delete_for_good, delete_tree, empty_tree
+from kernelmcp.files.tree_copy import FILES, Copied, copy_tree, save_checkpoint
+from kernelmcp.files.workspace import Quota
 
 # A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
 MAX_RUNTIME_PATH_BYTES = 90
@@ -71,6 +73,34 @@ class SandboxDirectory:
         """Move the files of another one here: one rename over an empty directory, atomic within a file system."""
         with other._unsealed(), self._unsealed():
             os.rename(other.workspace, self.workspace)
+
+    def take_tmp_of(self, other: "SandboxDirectory") -> None:
+        """The same for the guest's temporary files."""
+        with other._unsealed(), self._unsealed():
+            os.rename(other.path / "tmp", self.path / "tmp")
+
+    def copy_from(self, workspace: Path, tmp: Path, quota: Quota) -> None:
+        """Replace the files, of which there are none yet, by copies. Raises `ResourceLimitExceeded`, OSError."""
+        owner = self.workspace.stat().st_uid
+        with self._unsealed():
+            for source, target in ((workspace, self.workspace), (tmp, self.path / "tmp")):
+                target.rmdir()
+                copied = copy_tree(source, target, quota, owner=owner)
+                quota = quota.without(copied.total_bytes, copied.entries)
+
+    def save_checkpoint(self, folder: Path, quota: Quota, earlier: Path | None) -> Copied:
+        """Copy the files to an existing folder; unchanged ones are shared with an `earlier` one. Raises as `copy_from`
+        does."""
+        copied = Copied()
+        for source in (self.workspace, self.path / "tmp"):
+            base = earlier / source.name if earlier is not None else None
+            copied += save_checkpoint(source, folder / source.name, quota, base=base)
+            quota = quota.without(copied.total_bytes, copied.entries)
+        return copied
+
+    def copy_from_checkpoint(self, folder: Path, quota: Quota) -> None:
+        """As `copy_from`, from what `save_checkpoint` has copied."""
+        self.copy_from(folder / "workspace" / FILES, folder / "tmp" / FILES, quota)
 
     def empty_workspace(self) -> None:
         """Delete everything in workspace and tmp; recreate the workspace if it is missing or damaged. Raises OSError if

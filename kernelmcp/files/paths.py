@@ -68,6 +68,12 @@ def _encoded(name: str) -> bytes:
         raise InvalidArgument("the path is not valid Unicode", "Use ordinary characters.", argument="path") from exc
 
 
+def printable(name: str) -> str:
+    """A file's name for a reader: a guest can put line breaks, terminal codes and invalid UTF-8 in it."""
+    text = os.fsencode(name).decode("utf-8", "replace")
+    return text if text.isprintable() else repr(text)
+
+
 def not_a_regular_file(path: str) -> PermissionDenied:
     return PermissionDenied(
         f"{path!r} is not a regular file: directories, links, pipes and devices cannot be read or written",

@@ -14,8 +14,8 @@ from kernelmcp.files.paths import not_a_regular_file
 from kernelmcp.files.safe_open import give_to_owner, open_beneath, open_made
 
 # Opening a FIFO would otherwise wait for its other end.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # No file system has larger files; a larger offset would be an error.
 _MAX_OFFSET = 2**53
 
@@ -31,7 +31,7 @@ class Piece:
 @contextmanager
 def opened(root: int, parts: list[str], *, reader: int | None) -> Iterator[int]:
     """Open a file for reading, or a directory. `reader` as in `open_beneath`. Raises OSError."""
-    fd = open_beneath(root, parts, _FILE, reader=reader)
+    fd = open_beneath(root, parts, FILE, reader=reader)
     try:
         yield fd
     finally:
@@ -79,7 +79,7 @@ def write_whole(directory: int, name: str, data: bytes, mode: int = 0o600, *, us
     """Create or replace a file: a reader sees either the old content or the new. A new file's mode is `mode`. `user` as
     in `made`. Raises OSError."""
     draft = f".kernelmcp-{secrets.token_hex(8)}"
-    fd = os.open(draft, _DRAFT, 0o600, dir_fd=directory)
+    fd = os.open(draft, NEW_FILE, 0o600, dir_fd=directory)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)

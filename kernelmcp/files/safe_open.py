@@ -24,8 +24,7 @@ _PATH_MAX = 4096
 _ATTEMPTS = 8
 # A running guest may create files faster than they are deleted.
 _DELETE_ROUNDS = 100
-_MAY_READ, _MAY_WRITE, _MAY_ENTER = 0o4, 0o2, 0o1
-_UNREADABLE = {errno.EACCES, errno.EPERM}
+MAY_READ, MAY_WRITE, MAY_ENTER = 0o4, 0o2, 0o1
 # Errors after such a guest has changed an entry that was just read: it is gone, of another type, or no longer empty.
 _CHANGED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST}
 
@@ -61,13 +60,13 @@ def _walk(directory: int, parts: Sequence[str], flags: int, mode: int, reader: i
             above, fd = fd, os.open(part, DIRECTORY, dir_fd=fd)
             if above != directory:
                 os.close(above)
-            check_right(fd, reader, _MAY_ENTER)
+            check_right(fd, reader, MAY_ENTER)
         found = os.open(parts[-1], flags | os.O_NOFOLLOW, mode, dir_fd=fd)
     finally:
         if fd != directory:
             os.close(fd)
     try:
-        check_right(found, reader, _MAY_READ)
+        check_right(found, reader, MAY_READ)
     except BaseException:
         os.close(found)
         raise
@@ -134,7 +133,7 @@ def reveal(name: str, directory: int) -> None:
 def check_may_make(directory: int, user: int | None) -> None:
     """Raises PermissionError if a server that is root acts for a user who could create no file there."""
     if user and os.geteuid() == 0:
-        check_right(directory, user, _MAY_WRITE | _MAY_ENTER)
+        check_right(directory, user, MAY_WRITE | MAY_ENTER)
 
 
 def open_made(directory: int, name: str, mode: int = 0o700, *, user: int | None = None) -> int:
@@ -153,7 +152,7 @@ def open_made(directory: int, name: str, mode: int = 0o700, *, user: int | None 
         if is_new:
             give_to_owner(fd, directory, user)
         elif user and os.geteuid() == 0:
-            check_right(fd, user, _MAY_ENTER)
+            check_right(fd, user, MAY_ENTER)
     except BaseException:
         os.close(fd)
         raise
@@ -219,12 +218,14 @@ def empty_tree(path: Path) -> None:
 def _move_to_top(top: int, name: str, folders: list[str], new_name: Callable[[], str]) -> None:
     """Empty a directory: its files go, its directories move to the top."""
     try:
-        fd = os.open(name, DIRECTORY, dir_fd=top)
-    except OSError as exc:
-        if exc.errno not in _UNREADABLE:
-            raise
+        _empty_to_top(top, name, folders, new_name)
+    except PermissionError:  # a guest can make a directory that even its owner may not read, change or enter
         reveal(name, top)
-        fd = os.open(name, DIRECTORY, dir_fd=top)
+        _empty_to_top(top, name, folders, new_name)
+
+
+def _empty_to_top(top: int, name: str, folders: list[str], new_name: Callable[[], str]) -> None:
+    fd = os.open(name, DIRECTORY, dir_fd=top)
     try:
         for inner in _delete_files(fd):
             moved = new_name()

@@ -16,7 +16,7 @@ from pathlib import Path
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, PermissionDenied, ServerError
 from kernelmcp.files.listing import Entry, Listing, names_at, scan
-from kernelmcp.files.paths import as_caller_error, parts_below
+from kernelmcp.files.paths import as_caller_error, parts_below, printable
 from kernelmcp.files.regular import Piece, made, opened, read_piece, size_of, write_whole
 from kernelmcp.files.safe_open import DIRECTORY, check_may_make, open_beneath
 from kernelmcp.files.volumes import INSIDE, kernel_volumes
@@ -141,7 +141,7 @@ def names_in(volume: dict[str, str]) -> list[str]:
     be read."""
     try:
         with _root(volume) as root:
-            return [_readable(name) for name in names_at(root, MAX_SCANNED) if not name.startswith(".")]
+            return [printable(name) for name in names_at(root, MAX_SCANNED) if not name.startswith(".")]
     except OSError:
         return []
 
@@ -151,8 +151,3 @@ def resembling(missing: str, names: list[str]) -> list[str]:
     wanted = re.split(r"[/\\]", missing)[-1].casefold()
     by_key = {name.casefold(): name for name in reversed(names)}
     return [by_key[key] for key in get_close_matches(wanted, by_key, MAX_NAMED, 0.75)]
-
-
-def _readable(name: str) -> str:
-    text = os.fsencode(name).decode("utf-8", "replace")
-    return text if text.isprintable() else repr(text)

@@ -30,6 +30,10 @@ class Quota:
     max_bytes: int
     max_files: int
 
+    def without(self, used_bytes: int, used_files: int) -> "Quota":
+        """What is left of it."""
+        return Quota(max(0, self.max_bytes - used_bytes), max(0, self.max_files - used_files))
+
 
 class Workspace:
     """The files of one sandbox directory. No guest can change that directory itself; its contents may be anything."""

@@ -15,14 +15,14 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute, Mount, Route, request_response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.http.access_log import AccessMiddleware
-from kernelmcp.http.connections import ConnectionEnds, Connections
 from kernelmcp.http.guard import Gate, Guard
 from kernelmcp.http.host_and_origin import HostMiddleware
+from kernelmcp.http.mcp_connections import Connections
 from kernelmcp.http.metrics import CONTENT_TYPE, Metrics
 from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.http.sse import Sse
@@ -80,8 +80,7 @@ class Web:
         app.offered.when_open(self.metrics.watch_code_mode)
         app.server.middleware.append(self.metrics.count_call)
         async with manager.run():
-            ends = ConnectionEnds(app.registry, app.callers)
-            self._connections = Connections(manager, self.throttle, limit, interrupt=ends.interrupt, stop=ends.stop)
+            self._connections = Connections(manager, self.throttle, limit, app.registry, app.callers)
             self._app, self.draining = app, False
             self._sse = Sse(app.lowlevel, self.throttle, limit)
             try:
@@ -95,15 +94,17 @@ class Web:
     def _routes(self) -> list[BaseRoute]:
         section = self.settings.config.transport_http
         routes: list[BaseRoute] = [
-            Route("/", Guard(_Endpoint(self.status), self._gate, has_place=True), methods=["GET"]),
+            Route("/", Guard(request_response(self.status), self._gate, has_place=True), methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
             Route("/ready", self.ready, methods=["GET"]),
-            Route("/metrics", Guard(_Endpoint(self.show_metrics), self._gate, has_place=True), methods=["GET"]),
-            Route(section.path, Guard(self.streamable_http, self._gate)),
+            Route("/metrics", Guard(request_response(self.show_metrics), self._gate, has_place=True), methods=["GET"]),
+            Route(section.path, Guard(_while_running(lambda: self._connections), self._gate)),
         ]
         if section.sse:
-            routes.append(Route("/sse", Guard(self.sse, self._gate), methods=["GET"]))
-            routes.append(Mount("/messages", Guard(self.messages, self._gate, tools_answer=True)))
+            stream = _while_running(lambda: self._sse and self._sse.stream)
+            post = _while_running(lambda: self._sse and self._sse.post)
+            routes.append(Route("/sse", Guard(stream, self._gate), methods=["GET"]))
+            routes.append(Mount("/messages", Guard(post, self._gate, tools_answer=True)))
         return [*routes, *self._metadata_routes()]
 
     def _metadata_routes(self) -> list[Route]:
@@ -129,26 +130,6 @@ class Web:
                 )
             )
         return found
-
-    # -- MCP ----------------------------------------------------------------------------------------------------
-
-    async def streamable_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._connections is None:
-            await _not_running()(scope, receive, send)
-        else:
-            await self._connections(scope, receive, send)
-
-    async def sse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._sse is None:
-            await _not_running()(scope, receive, send)
-        else:
-            await self._sse.stream(scope, receive, send)
-
-    async def messages(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._sse is None:
-            await _not_running()(scope, receive, send)
-        else:
-            await self._sse.post(scope, receive, send)
 
     # -- for operators ------------------------------------------------------------------------------------------
 
@@ -178,16 +159,11 @@ class Web:
         return Response(await self.metrics.to_text(), media_type=CONTENT_TYPE)
 
 
-class _Endpoint:
-    """A request-response function as an ASGI app, so that a guard can wrap it."""
+def _while_running(current: Callable[[], ASGIApp | None]) -> ASGIApp:
+    """The app that `current` returns while the server runs."""
 
-    def __init__(self, function: Callable[[Request], Any]) -> None:
-        self._function = function
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        not_running = JSONResponse({"error": "the server is not running"}, 503, {"Retry-After": "1"})
+        await (current() or not_running)(scope, receive, send)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._function(Request(scope, receive))
-        await response(scope, receive, send)
-
-
-def _not_running() -> Response:
-    return JSONResponse({"error": "the server is not running"}, 503, {"Retry-After": "1"})
+    return app

@@ -4,12 +4,14 @@ People who try the server with curl see them. They are valid JSON-RPC, like mcp'
 """
 
 import json
-from typing import Any, cast
+from typing import Any
 
 from mcp_types import INVALID_REQUEST
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Send
+
+from kernelmcp.output.sanitize import as_dict
 
 # mcp rejects these before it has read the message, or because they belong to no connection.
 REFUSED = (400, 406, 415)
@@ -84,11 +86,8 @@ def _explained(body: bytes) -> bytes | None:
 def _read(body: bytes) -> tuple[Any, int, str]:
     """The id, code and message of a rejection; some of mcp's are plain text."""
     try:
-        found: Any = json.loads(body)
+        found = as_dict(json.loads(body))
     except ValueError:
         return None, INVALID_REQUEST, body.decode("utf-8", "replace")
-    error: Any = cast("dict[str, Any]", found).get("error") if isinstance(found, dict) else None
-    if not isinstance(error, dict):
-        return None, INVALID_REQUEST, ""
-    facts = cast("dict[str, Any]", error)
-    return cast("dict[str, Any]", found).get("id"), facts.get("code", INVALID_REQUEST), str(facts.get("message", ""))
+    error = as_dict(found.get("error"))
+    return found.get("id"), error.get("code", INVALID_REQUEST), str(error.get("message", ""))

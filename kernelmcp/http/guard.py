@@ -6,7 +6,7 @@ messages, except the form of a rejection.
 
 import json
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import structlog
@@ -20,10 +20,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import RateLimited
-from kernelmcp.http.identity import Identity, Rejected
 from kernelmcp.http.rate_limits import ServerBusy, Throttle, address_key
+from kernelmcp.http.token_identity import Identity, Rejected
 from kernelmcp.http.tokens import Authenticator
 from kernelmcp.mcp_server.callers import ANONYMOUS, PRINCIPAL_KEY, REFUSED_KEY
+from kernelmcp.output.sanitize import as_dict
 
 # A client that accepts no data for this long, in seconds, has stopped reading.
 SEND_SECONDS = 30.0
@@ -33,6 +34,7 @@ ANSWER_MARGIN_SECONDS = 15.0
 # A cancellation is short, and arrives at once.
 MAX_CANCELLATION_BYTES = 4096
 CANCELLATION_SECONDS = 5.0
+CANCEL = "notifications/cancelled"
 # JSON-RPC: a code that a server may define for itself.
 REFUSED_CODE = -32000
 # Key in an ASGI scope for whose share of the server a request uses.
@@ -248,11 +250,14 @@ async def _cancellation(scope: Scope, receive: Receive) -> Receive | None:
         while not messages or messages[-1].get("more_body"):
             messages.append(await receive())
     try:
-        found: Any = json.loads(b"".join(message.get("body", b"") for message in messages))
+        found = as_dict(json.loads(b"".join(message.get("body", b"") for message in messages)))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or cast("dict[str, Any]", found).get("method") != "notifications/cancelled":
-        return None
+    return replaying(messages, receive) if found.get("method") == CANCEL else None
+
+
+def replaying(messages: list[Message], receive: Receive) -> Receive:
+    """Messages that were received already, and then further ones."""
 
     async def replay() -> Message:
         return messages.pop(0) if messages else await receive()

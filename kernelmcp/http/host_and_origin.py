@@ -66,7 +66,7 @@ def host_allowed(host: str, section: HttpSection, arrived_at: tuple[str, int | N
     if section.host not in EVERY_ADDRESS:
         return False
     # A numeric address cannot be a DNS name, so a page cannot be rebound to it.
-    return _is_address(name) or name == socket.gethostname().lower()
+    return _address(name) is not None or name == socket.gethostname().lower()
 
 
 def origin_allowed(origin: str, host: str, section: HttpSection) -> bool:
@@ -98,20 +98,15 @@ def hostname(host: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = _address(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _lowered(names: list[str]) -> set[str]:

@@ -6,14 +6,13 @@ Must not know static tokens or requests.
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import Any, cast
 
 import httpx2
 import jwt
 import structlog
 
-from kernelmcp.http.identity import Rejected
+from kernelmcp.http.token_identity import Identity, Rejected
 
 # An unknown key id makes us ask the issuer again, but at most this often: anybody can invent an id.
 REFETCH_SECONDS = 30.0
@@ -36,15 +35,6 @@ _NO_DOCUMENT = (ValueError, TypeError, AttributeError, RecursionError)
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class Claims:
-    """Claims used from a valid token."""
-
-    issuer: str
-    subject: str
-    scopes: frozenset[str]
-
-
 class Issuer:
     """One authorization server."""
 
@@ -58,8 +48,8 @@ class Issuer:
         self._tried = -REFETCH_SECONDS
         self._lock = asyncio.Lock()
 
-    async def verify(self, token: str) -> Claims:
-        """Verify a token. Raises `Rejected`."""
+    async def verify(self, token: str) -> Identity:
+        """Identify the holder of a token. Raises `Rejected`."""
         try:
             header = jwt.get_unverified_header(token)
             if str(header.get("typ", "JWT")).lower().removeprefix("application/") not in _TYPES:
@@ -76,7 +66,7 @@ class Issuer:
             )
         except (jwt.PyJWTError, RecursionError) as exc:
             raise Rejected(f"the JWT is not valid: {exc}") from exc
-        return Claims(self.issuer, _subject(claims), _scopes(claims))
+        return Identity(f"oauth:{self.issuer}:{_subject(claims)}", _scopes(claims))
 
     def _algorithms_for(self, key: jwt.PyJWK) -> list[str]:
         """The algorithm that the issuer publishes with the key, if any: the token's own claim does not count."""
@@ -150,11 +140,9 @@ def _subject(claims: dict[str, Any]) -> str:
     """The subject of a token. Raises `Rejected` if there is none, because such tokens would all share one principal,
     and for text that a log or a terminal would not show unchanged."""
     subject = claims["sub"]
-    if not isinstance(subject, str) or not 0 < len(subject.strip()) <= len(subject) <= MAX_SUBJECT_CHARS:
-        raise Rejected("the JWT has no usable sub")
-    if not subject.isprintable():
-        raise Rejected("the JWT has no usable sub")
-    return subject
+    if isinstance(subject, str) and subject.strip() and len(subject) <= MAX_SUBJECT_CHARS and subject.isprintable():
+        return subject
+    raise Rejected("the JWT has no usable sub")
 
 
 def _scopes(claims: dict[str, Any]) -> frozenset[str]:

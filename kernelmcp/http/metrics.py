@@ -5,7 +5,7 @@ No label has a value that a client can choose, and nothing names a session, a pr
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 import psutil
@@ -14,11 +14,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 from kernelmcp.config.tool_names import TOOL_NAMES
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.tool_use import CallRecord
+from kernelmcp.executions.tool_calls import ToolCallRecord
 from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
+from kernelmcp.output.sanitize import as_dict
 from kernelmcp.sessions.registry import Registry
+from kernelmcp.sessions.session import Observer
 from kernelmcp.sessions.usage import tree_memory_mb
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ BYTES_PER_MB = 1024 * 1024
 OTHER = "other"
 
 
-class Metrics:
+class Metrics(Observer):
     """The metrics of one server."""
 
     def __init__(self, throttle: Throttle, budget_chars: Callable[[], int]) -> None:
@@ -90,13 +92,16 @@ class Metrics:
     def watch(self, registry: Registry, pool: Pool) -> None:
         """Count the sessions, executions and kernels of a running server. `count_call` must be its middleware too."""
         self._watched = registry, pool
-        registry.on_submit.append(lambda execution: execution.on_finish.append(self._finished))
+        registry.observers.add(self)
+
+    def execution_submitted(self, execution: Execution) -> None:
+        execution.on_finish.append(self._finished)
 
     def watch_code_mode(self, code_mode: "CodeMode") -> None:
         """Count the calls of other servers' tools. Server names that a guest invents are not counted."""
-        code_mode.broker.on_call.append(lambda record: self._called(record, code_mode.upstreams.names))
+        code_mode.broker.on_tool_call.append(lambda record: self._tool_call_ended(record, code_mode.upstreams.names))
 
-    def _called(self, record: CallRecord, servers: Sequence[str]) -> None:
+    def _tool_call_ended(self, record: ToolCallRecord, servers: Sequence[str]) -> None:
         server = record.server if record.server in servers else OTHER
         self._upstream_calls.labels(server, record.outcome).inc()
         self._upstream_seconds.labels(server).observe(record.ms / 1000)
@@ -131,7 +136,7 @@ class Metrics:
         self._memory.labels("server").set(psutil.Process(os.getpid()).memory_info().rss)
 
     def _finished(self, execution: Execution) -> None:
-        if (use := execution.tool_use) is not None:
+        if (use := execution.tool_calls) is not None:
             for server, tokens in use.tokens_saved_by_server(execution.outputs, self._budget_chars()).items():
                 self._upstream_tokens.labels(server).inc(tokens)
         self._executions.labels(execution.status).inc()
@@ -157,7 +162,5 @@ def _outcome(result: dict[str, Any]) -> str:
     """`ok`, `failed` (the guest's code), or one of the error codes. `result` is the client's version."""
     if not result.get("isError"):
         return "ok"
-    meta = cast("dict[str, dict[str, Any]]", result.get("_meta") or {})
-    error: Any = meta.get(RESULT_KEY, {}).get("error")
-    code: Any = cast("dict[str, Any]", error).get("error_code") if isinstance(error, dict) else None
-    return str(code or "failed")
+    fields = as_dict(as_dict(result.get("_meta")).get(RESULT_KEY))
+    return str(as_dict(fields.get("error")).get("error_code") or "failed")

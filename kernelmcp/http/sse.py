@@ -8,11 +8,11 @@ the answer was sent. Must not know resources.
 import re
 from collections import deque
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 import anyio
+from anyio.abc import ObjectSendStream
 from mcp.server.lowlevel.server import Server
 from mcp.server.sse import SseServerTransport
 from mcp.shared.message import SessionMessage
@@ -20,8 +20,8 @@ from mcp_types import JSONRPCError, JSONRPCResponse
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from kernelmcp.http.connections import CANCEL, PING, READ, head_of, replaying, whole_body
-from kernelmcp.http.guard import share_of
+from kernelmcp.http.guard import CANCEL, share_of
+from kernelmcp.http.mcp_connections import PING, READ, whole_message
 from kernelmcp.http.rate_limits import Throttle
 
 ACCEPTED = 202
@@ -65,12 +65,12 @@ class Sse:
 
     async def post(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._throttle.body(share_of(scope)) as take:
-            body = await whole_body(scope, receive, send, self._max_bytes, take)
-            if body is None:
+            found = await whole_message(scope, receive, send, self._max_bytes, take)
+            if found is None:
                 return
-            head, replay = head_of(body), replaying(body, receive)
+            head, replay = found
             answers = self._answers.get(_connection(scope))
-            if answers is not None and head.method == READ and head.id is not None:
+            if answers is not None and head.method == READ and not head.may_wait and head.id is not None:
                 async with self._throttle.read(share_of(scope)):
                     await self._read(answers, str(head.id), scope, replay, send)
             elif await self._is_taken(scope, replay, send) and answers is not None and head.method == CANCEL:
@@ -112,7 +112,7 @@ def _connection(scope: Scope) -> str:
     return ""
 
 
-class _Answers:
+class _Answers(ObjectSendStream[SessionMessage]):
     """mcp's stream of the server's messages on one connection, and the tasks that wait until one was sent."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class _Answers:
         for answered in [answered for waiting in self._expected.values() for answered in waiting]:
             answered.set()
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         message = item.message
         answered = str(message.id) if isinstance(message, JSONRPCResponse | JSONRPCError) else None
         async with self._in_turn:
@@ -166,12 +166,3 @@ class _Answers:
 
     async def aclose(self) -> None:
         await self.writer.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> bool | None:
-        await self.aclose()
-        return None

@@ -18,7 +18,7 @@ from kernelmcp.atomic import read_small
 from kernelmcp.config.models import AuthSection
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.http.identity import Identity, Rejected
+from kernelmcp.http.token_identity import Identity, Rejected
 
 # How often the token file is checked for changes: a revoked token stays valid for at most this long.
 FILE_CHECK_SECONDS = 1.0
@@ -62,8 +62,7 @@ class Authenticator:
             return Identity(f"token:{matching[0]}")
         if self.issuer is None:
             raise Rejected("the token is not known")
-        claims = await self.issuer.verify(token)
-        return Identity(f"oauth:{claims.issuer}:{claims.subject}", claims.scopes)
+        return await self.issuer.verify(token)
 
     def _hashes(self) -> list[tuple[str, bytes]]:
         section = self._settings.config

@@ -7,7 +7,7 @@ status have arrived. Must not know processes, sessions or MCP.
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import structlog
 import zmq
@@ -19,7 +19,7 @@ from kernelmcp.config.guests import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied
 from kernelmcp.json_bounds import JsonBounds, check_json
 from kernelmcp.kernel.tool_channel import TOOL_REQUEST, ToolChannel
-from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, is_readable
+from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, is_readable, parse
 
 # The kernel binds its sockets some 100 ms after we connected; ZMQ's default of 100 ms between attempts is noticeable.
 RECONNECT_INTERVAL_MS = 5
@@ -33,6 +33,8 @@ MAX_VALUES = 1_600_000
 ENVELOPE = JsonBounds(2**21, 20_000)
 # A kernel that is not ours may send all text in one message.
 STREAM = JsonBounds(2**26, 1000)
+# Requests of another client that may run code in the guest.
+RUNNING = ("execute_request", "comm_open", "comm_msg", "comm_close")
 # Index of the content among a message's parts.
 _CONTENT = 4
 
@@ -42,11 +44,19 @@ OnOutput = Callable[[str, dict[str, Any]], None]
 """Called with message type and content for each iopub message of a request."""
 OnQuestion = Callable[..., Coroutine[Any, Any, str]]
 """Called with the prompt and `is_password` when the code asks for a line of input; returns the answer."""
-OnOther = Callable[[dict[str, Any], str, dict[str, Any]], None]
-"""The same for executions of the kernel's other clients, with the header of their request first."""
 
-OnLate = Callable[[str, str, dict[str, Any]], None]
-"""Called with the id of the execution, message type and content for its output after its end."""
+
+class IopubListener(Protocol):
+    """Hears what no pending request waits for."""
+
+    def hear_late(self, execution_id: str, kind: str, content: dict[str, Any]) -> None:
+        """An execution has put something out after its end."""
+
+    def hear_other_use(self) -> None:
+        """Another client of the kernel has code run in it: a cell, or what a widget's message calls."""
+
+    def hear_other(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
+        """Another client of the kernel executes something; `request` is the header of its request."""
 
 
 def make_context() -> zmq.asyncio.Context:
@@ -109,8 +119,7 @@ class Connection:
         self._kernel_name = kernel_name
         self._requests: dict[str, Request] = {}
         self._failed = False
-        self.on_other: OnOther | None = None
-        self.on_late: OnLate | None = None
+        self.listener: IopubListener | None = None
         self._other_values = self._late_values = 0
         self._late = LateOutput()
         """Output of tasks that executions have left behind: the next execution's reply has it under "background"."""
@@ -180,7 +189,11 @@ class Connection:
         socket.send_multipart(session.serialize(message))
         return request
 
-    def _send_to_control(self, kind: str, content: bytes, buffers: list[bytes]) -> None:
+    def answer(self, kind: str, content: dict[str, Any]) -> None:
+        """Answer on the control channel what the kernel has asked on iopub."""
+        self._send_to_control(kind, content, [])
+
+    def _send_to_control(self, kind: str, content: bytes | dict[str, Any], buffers: list[bytes]) -> None:
         """Send a message that is not a request."""
         if not self._failed:
             message = self._session.msg(kind, cast("dict[str, Any]", content))  # which also accepts JSON as it is
@@ -222,9 +235,9 @@ class Connection:
         kind = message["msg_type"]
         if kind == "stream":
             check_json(content, STREAM)
-            message["content"] = session.unpack(content)
+            message["content"] = parse(content)
         elif readable and (kind == TOOL_REQUEST or self._has_share(message, content)):
-            message["content"] = session.unpack(content)
+            message["content"] = parse(content)
         else:
             message["content"] = dict(UNREAD)
         return message
@@ -237,7 +250,7 @@ class Connection:
         if not self._is_of_another(message):
             self._late_values += values
             return self._late_values <= MAX_VALUES
-        if self.on_other is None:
+        if self.listener is None:
             return False  # nothing would use it
         self._other_values += values
         return self._other_values <= MAX_VALUES
@@ -270,12 +283,15 @@ class Connection:
         kind, content = message["msg_type"], message["content"]
         if not self._is_of_another(message):
             self._late.feed(kind, content)
-            if self.on_late is not None:
-                self.on_late(str(message["parent_header"].get("msg_id")), kind, content)
-        elif self.on_other is not None and message["parent_header"].get("msg_type") == "execute_request":
-            if kind == "execute_input":
-                self._other_values = 0
-            self.on_other(message["parent_header"], kind, content)
+            if self.listener is not None:
+                self.listener.hear_late(str(message["parent_header"].get("msg_id")), kind, content)
+        elif self.listener is not None and (asked := message["parent_header"].get("msg_type")) in RUNNING:
+            if kind == "status":
+                self.listener.hear_other_use()
+            if asked == "execute_request":
+                if kind == "execute_input":
+                    self._other_values = 0
+                self.listener.hear_other(message["parent_header"], kind, content)
 
     def _is_of_another(self, message: dict[str, Any]) -> bool:
         own = self._session.session

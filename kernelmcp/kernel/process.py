@@ -24,7 +24,7 @@ from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
 from kernelmcp.kernel.connection import Connection, OnOutput, OnQuestion
 from kernelmcp.kernel.kernelspecs import Kernelspecs
-from kernelmcp.kernel.tool_channel import Offer, Reply, ToolListener, note_answer
+from kernelmcp.kernel.tool_channel import Offer, ToolListener, ToolReply, note_answer
 from kernelmcp.output.sanitize import clean
 
 # Time for the idle status after the reply to kernel_info; without it, iopub was not subscribed yet.
@@ -41,6 +41,8 @@ MAX_LAST_WORDS_CHARS = 300
 SIGNALLED = 128
 # Exit status of our own kernel process when it exceeds its memory limit.
 OUT_OF_MEMORY = 71
+# What a kernel publishes for a cell that asks for a checkpoint, or to go back to one (`Kernel.answer_past`).
+PAST_REQUEST = "past_request"
 log = structlog.get_logger(__name__)
 
 
@@ -265,6 +267,33 @@ class Kernel:
             metadata = {"kernelmcp": wanted}
             self.connection.send(self.connection.control, "interrupt_request", {}, None, metadata)
 
+    def save_state(self, file: Path, max_bytes: int, how: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
+        """Have the variables of an idle kernel written to a new file, unless they are larger. `how`: {is_plain} is not
+        compressed; {is_base}: others may be only what has changed since; {since: id}: this is only that; {with_files}:
+        also if there are only variables that cannot be saved. The reply's content has {status: "ok", bytes, id (of a
+        base), image, mounts, execution_count, others, gone, unsaved}, or {status: "error", reasons, is_full (the disk
+        is)}. Raises `KernelDied`, also for a kernel that is not ours: it
+        knows no such request."""
+        return self._move_state("save_state_request", {"file": str(file), "max_bytes": max_bytes, "how": how})
+
+    def load_state(self, parts: list[tuple[Path, int]], content: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
+        """Have them put into a kernel that has run nothing. `parts`: the file and its bytes, and those of its base.
+        `content`: what `save_state` answered: image, mounts, execution_count, others; and `reseed`, if the session
+        goes on elsewhere, too. The reply's content has {status: "ok", lost, gone, unloaded}, or {status: "error",
+        reasons}."""
+        listed = [{"file": str(file), "bytes": size} for file, size in parts]
+        return self._move_state("load_state_request", {**content, "parts": listed})
+
+    def _move_state(self, kind: str, content: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:
+        if self.launch.kernelspec != OWN_KERNELSPEC:
+            raise KernelDied("only a kernel of kernelmcp can be saved")
+        return self.connection.send(self.connection.control, kind, content, None).done
+
+    def answer_past(self, text: str, *, is_ok: bool, is_left: bool = False) -> None:
+        """Answer a cell's `PAST_REQUEST`. `is_left`: the session goes on in another kernel."""
+        content = {"status": "ok" if is_ok else "error", "text": text, "is_left": is_left}
+        self.connection.answer("past_reply", content)
+
     def offer_tools(self, offer: Offer, listener: ToolListener) -> asyncio.Future[dict[str, Any]]:
         """Offer tools to the kernel's guests, replacing the previous offer; `listener` receives the calls."""
         content = {**asdict(offer), "folder": str(offer.folder), "servers": list(offer.servers)}
@@ -273,7 +302,7 @@ class Kernel:
         request.done.add_done_callback(note_answer)
         return request.done
 
-    def reply_to_tools(self, replies: Sequence[Reply]) -> None:
+    def tool_reply(self, replies: Sequence[ToolReply]) -> None:
         """Answer tool calls."""
         self.connection.tools.reply(replies)
 

@@ -47,7 +47,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ToolReply:
     """The outcome of a call. One of the three: `result` is a CallToolResult with its wire names, `raw` the same as
     unparsed JSON, `error` the class that the guest raises, and its text."""
 
@@ -60,11 +60,11 @@ class Reply:
 class ToolListener(Protocol):
     """Answers the calls. Must not block, and not raise."""
 
-    def called(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
+    def tool_call(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
         """`parent`: the header of the request whose cell has made the calls."""
         ...
 
-    def cancelled(self, ids: list[int]) -> None:
+    def tool_cancel(self, ids: list[int]) -> None:
         """These calls were cancelled; nobody waits for them any more."""
         ...
 
@@ -80,7 +80,7 @@ class ToolChannel:
         self._send = send
         self._listener: ToolListener | None = None
         self._under_way: set[int] = set()
-        self._held: list[Reply] = []
+        self._held: list[ToolReply] = []
         self._held_bytes = 0
         self._timer: asyncio.Handle | None = None
 
@@ -92,34 +92,34 @@ class ToolChannel:
         """Handle a message of this channel. Returns False for other messages."""
         kind, content = message["msg_type"], message["content"]
         if kind == TOOL_REQUEST:
-            self._called(message["parent_header"], [_tool_call(call) for call in content["calls"]])
+            self._tool_call(message["parent_header"], [_read_call(call) for call in content["calls"]])
         elif kind == TOOL_CANCEL:
-            self._cancelled([id_ for id_ in content["ids"] if id_ in self._under_way])
+            self._tool_cancel([id_ for id_ in content["ids"] if id_ in self._under_way])
         else:
             return False
         return True
 
-    def _called(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
+    def _tool_call(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
         self._under_way.update(call.id for call in calls)
         if self._listener is not None:
-            self._listener.called(parent, calls)
+            self._listener.tool_call(parent, calls)
         else:  # a kernel calls only after an offer
             unavailable = ("ServerUnavailable", "the MCP servers are no longer offered")
-            self.reply([Reply(call.id, error=unavailable) for call in calls])
+            self.reply([ToolReply(call.id, error=unavailable) for call in calls])
 
-    def _cancelled(self, ids: list[int]) -> None:
+    def _tool_cancel(self, ids: list[int]) -> None:
         self._under_way.difference_update(ids)
         if ids and self._listener is not None:
-            self._listener.cancelled(ids)
+            self._listener.tool_cancel(ids)
 
     def fail(self) -> None:
         """Cancel all calls: the kernel has ended."""
         if self._timer is not None:
             self._timer.cancel()
         self._held.clear()
-        self._cancelled(list(self._under_way))
+        self._tool_cancel(list(self._under_way))
 
-    def reply(self, replies: Sequence[Reply]) -> None:
+    def reply(self, replies: Sequence[ToolReply]) -> None:
         """Answer calls; those that were cancelled meanwhile are omitted."""
         for reply in replies:
             if reply.id in self._under_way:
@@ -154,12 +154,12 @@ def note_answer(answer: asyncio.Future[dict[str, Any]]) -> None:
             log.error("a kernel has refused the offered tools", reason=content.get("reason"))
 
 
-def _tool_call(call: dict[str, Any]) -> ToolCall:
+def _read_call(call: dict[str, Any]) -> ToolCall:
     arguments = cast("dict[str, Any]", call["arguments"])
     return ToolCall(int(call["id"]), str(call["server"]), str(call["tool"]), arguments, int(call["size"]))
 
 
-def _body(reply: Reply, buffers: list[bytes]) -> str:
+def _body(reply: ToolReply, buffers: list[bytes]) -> str:
     if reply.raw is not None:
         buffers.append(reply.raw)
         return f'{{"id":{reply.id},"buffer":{len(buffers) - 1}}}'

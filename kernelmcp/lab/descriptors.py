@@ -44,6 +44,8 @@ class Descriptor:
     """The socket that its server listens on."""
     connection_file: Path | None
     """The file of its current kernel process; None if it has none."""
+    went_back_to: str = ""
+    """The checkpoint that this process began with, if the session went back to it; otherwise empty."""
 
     @property
     def is_live(self) -> bool:
@@ -123,6 +125,7 @@ class Descriptors:
             directory,
             server / CONTROL,
             Path(connection) if is_live else None,
+            str(found.get("went_back_to") or "")[:MAX_ID_CHARS],
         )
 
 

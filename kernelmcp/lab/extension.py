@@ -8,13 +8,13 @@ from jupyter_server.base.websocket import WebSocketMixin
 from jupyter_server.utils import url_path_join
 from jupyter_server_ydoc.handlers import YDocWebSocketHandler
 
-from kernelmcp.lab import policy
+from kernelmcp.lab import page_policy
 from kernelmcp.lab.connections import BrowserConnection
 from kernelmcp.lab.descriptors import Descriptors
 from kernelmcp.lab.handlers import HANDLERS, WATCH
 from kernelmcp.lab.names import Names
+from kernelmcp.lab.open_questions import QUESTIONS, Questions, QuestionsHandler
 from kernelmcp.lab.persons import Persons
-from kernelmcp.lab.questions import QUESTIONS, Questions, QuestionsHandler
 from kernelmcp.lab.shared.history import History
 from kernelmcp.lab.shared.stores import HISTORIES
 from kernelmcp.lab.watch import Watch
@@ -27,7 +27,7 @@ def points() -> list[dict[str, Any]]:
 
 
 def load(app: Any) -> None:
-    policy.install()
+    page_policy.install()
     # The inherited check returns True: a page of any other site (or port) could join with this browser's cookie.
     handler: Any = YDocWebSocketHandler
     handler.check_origin = WebSocketMixin.check_origin
@@ -45,7 +45,7 @@ def load(app: Any) -> None:
         ".*$",
         [
             (url_path_join(base, pattern), handler)
-            for pattern, handler in (*HANDLERS, *policy.NEEDLESS, (r"/kernelmcp/questions", QuestionsHandler))
+            for pattern, handler in (*HANDLERS, *page_policy.NEEDLESS, (r"/kernelmcp/questions", QuestionsHandler))
         ],
     )
     app.io_loop.add_callback(lambda: setattr(app, "kernelmcp_watching", asyncio.ensure_future(watch.run())))

@@ -12,7 +12,7 @@ from jupyter_server.services.kernels.handlers import KernelActionHandler, Kernel
 from jupyter_server.services.sessions.handlers import SessionHandler, SessionRootHandler
 from tornado import web
 
-from kernelmcp.lab.control import Method, Refused
+from kernelmcp.lab.control_client import Method, Refused
 from kernelmcp.lab.kernels import NOT_FROM_LAB
 from kernelmcp.lab.watch import Watch
 

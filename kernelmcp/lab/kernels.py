@@ -1,7 +1,7 @@
 """The kernels that Lab sees: those of the live sessions, with the ids that their servers assigned.
 
-Lab does not own them: it attaches, runs cells, interrupts. The handlers ask the server (`control.py`) to start or end
-one; the manager itself refuses. Must not know notebooks.
+Lab does not own them: it attaches, runs cells, interrupts. The handlers ask the server (`control_client.py`) to start
+or end one; the manager itself refuses. Must not know notebooks.
 """
 
 import json

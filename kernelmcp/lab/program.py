@@ -160,6 +160,6 @@ def _configuration(
         "ArbitraryFileIdManager": file_ids,
         "LocalFileIdManager": file_ids,
         "FileContentsManager": {"use_atomic_writing": False},  # ours always is: contents.py
-        "Contents": {"files_handler_class": "kernelmcp.lab.policy.Files"},
+        "Contents": {"files_handler_class": "kernelmcp.lab.page_policy.Files"},
         "ContentsManager": {"allow_hidden": False},
     }

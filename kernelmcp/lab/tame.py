@@ -1,9 +1,9 @@
 """Sanitizes a guest's outputs for Lab's page: nh3 keeps the markup of an allow-list, before a document or a browser
 gets it. Lab shows the outputs of a person's cell unchanged, but the model may have made the object that is shown.
 
-Removed: scripts, frames, forms and buttons, attributes that Lab or a browser acts upon, styles that reach beyond their
-element, and addresses other than those of links that a person clicks. The page's policy (`policy.py`) is the second
-barrier.
+Removed: scripts, frames, forms and buttons, attributes that Lab or a browser acts upon, styles that reach beyond
+their element, and addresses other than those of links that a person clicks. The page's policy (`page_policy.py`) is
+the second barrier.
 """
 
 import re

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernelmcp.lab.control import Method, Refused, ask
+from kernelmcp.lab.control_client import Method, Refused, ask
 from kernelmcp.lab.descriptors import Descriptor, Descriptors, is_alive
 from kernelmcp.lab.kernels import SessionKernels
 from kernelmcp.lab.names import Names
+from kernelmcp.lab.open_questions import Questions
 from kernelmcp.lab.persons import Persons
-from kernelmcp.lab.questions import Questions
 from kernelmcp.lab.record.follow import Document, Follower
 from kernelmcp.lab.shared.documents import Documents
 
@@ -34,13 +34,18 @@ ATTACH_SECONDS = 15.0
 # Delay until a session that could not be shown is retried: a disk may be full.
 RETRY_SECONDS = 10.0
 KEPT = "its variables are gone, its files and this notebook are kept"
+SAVED = "its variables come back if they could be saved, its files and this notebook are kept"
 START = "Run a cell to start it again."
-ENDED = f"The kernel of this session ended at {{}}: {KEPT}. {START}"
-STOPPED = f"This session was stopped from JupyterLab at {{}}: {KEPT}. {START}"
+ENDED = f"The kernel of this session ended at {{}}: {SAVED}. {START}"
+STOPPED = f"This session was stopped from JupyterLab at {{}}: {SAVED}. {START}"
 REPLACED = f"The kernel of this session was replaced at {{}}: {KEPT}."
+WENT_BACK = (
+    "This session went back to checkpoint {name} at {{}}: its variables and files are as they were then, this notebook "
+    "is kept."
+)
 RESTARTED = f"The kernel of this session was restarted from JupyterLab at {{}}: {KEPT}."
 SERVER_ENDED = (
-    f"The kernelmcp server of this session ended at {{}}, and the kernel with it: {KEPT}. "
+    f"The kernelmcp server of this session ended at {{}}, and the kernel with it: {SAVED}. "
     "The session comes back when a client of kernelmcp uses it again."
 )
 DELETED = "This session was deleted at {}: its variables and files are gone, this notebook is kept."
@@ -196,7 +201,8 @@ class Watch:
     async def _attach(self, session: Descriptor, name: str) -> None:
         await self._documents.prepare(name, session.language)
         try:
-            kernel: Any = self._kernels.attach(session, restarted=session.kernel_id not in self._asked)
+            is_told = session.kernel_id not in self._asked and not session.went_back_to
+            kernel: Any = self._kernels.attach(session, restarted=is_told)
         except (OSError, ValueError):
             return  # it has just ended, or is not written yet: the next look finds out
         await self._bind(session.kernel_id, name)
@@ -233,8 +239,8 @@ class Watch:
             self._kernels.detach(kernel_id)
         if (asked := self._asked.get(kernel_id)) in ("restart", "stop"):
             words = RESTARTED if asked == "restart" else STOPPED
-        elif is_replaced:
-            words = REPLACED
+        elif now is not None and is_replaced:
+            words = WENT_BACK.format(name=now.went_back_to) if now.went_back_to else REPLACED
         elif not old.directory.exists():
             words = DELETED
         else:

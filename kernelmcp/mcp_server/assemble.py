@@ -1,7 +1,7 @@
 """Assembles a server, and manages the lifetimes of its parts."""
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,12 +30,12 @@ from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.mcp_server.tools.session_tools import SessionTools
+from kernelmcp.mcp_server.views.apps import Views
 from kernelmcp.preflight import check_change
 from kernelmcp.sessions.control import Control
 from kernelmcp.sessions.default_session import DefaultSession
 from kernelmcp.sessions.descriptors import Descriptors
 from kernelmcp.sessions.registry import Registry
-from kernelmcp.sessions.session import Session
 from kernelmcp.sessions.tools.offered_tools import OfferedTools
 from kernelmcp.version import __version__
 
@@ -82,12 +82,10 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)
         offered = OfferedTools(settings, home, registry, tasks)
-        registry.before_cell = offered.before_cell
-        registry.on_submit.append(offered.submitted)
         callers, client_log = Callers(DefaultSession(settings, registry, _folder())), ClientLog()
-        runtimes = Runtimes(settings)
+        runtimes, views = Runtimes(settings), Views(settings)
         tools = [
-            *ExecutionTools(settings, registry, callers, runtimes, client_log).all(),
+            *ExecutionTools(settings, registry, callers, runtimes, client_log, views).all(),
             *SessionTools(settings, registry, callers, runtimes).all(),
             *PackageTools(settings, registry, callers).all(),
             *FileTools(settings, registry, callers, runtimes.about_imports).all(),
@@ -102,13 +100,15 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             log_level="WARNING",
         )
         server.structured, server.callers, server.told = Structured(settings), callers, Told(offered.names)
+        server.views = views
         server.middleware.append(server.told.in_instructions)
+        server.middleware.append(views.in_capabilities)
         notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)
         notifications.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
-        registry.on_change = notifications.session_changed
         descriptors = Descriptors(home, registry.stored, "http" if over_http else "stdio")
-        registry.on_kernel = _both(descriptors.update, offered.kernel_changed)
         control = Control(registry, descriptors)
+        for observer in (notifications, descriptors, offered, control):
+            registry.observers.add(observer)
         offered.when_open(lambda code_mode: code_mode.broker.on_approval.append(control.asked.offer_approvals))
         offered.start()
         await stack.enter_async_context(control.listening(home))
@@ -119,10 +119,10 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         runtimes.register(server)
         prompts.register(server)
         if telemetry.otlp_endpoint is not None:
-            from kernelmcp.observability.telemetry import exporting, trace_execution
+            from kernelmcp.observability.telemetry import Tracing, exporting
 
             await stack.enter_async_context(exporting(telemetry, settings.config.server.name))
-            registry.on_submit.append(trace_execution)
+            registry.observers.add(Tracing())
         tasks.start_soon(registry.stop_idle)
         tasks.start_soon(registry.sweep_disk)
         tasks.start_soon(reload.keep_current, settings, check_change)
@@ -134,14 +134,6 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             if limit.cancelled_caught:
                 log.warning("not every notebook could be written in time: the next server completes them")
             tasks.cancel_scope.cancel()
-
-
-def _both(*listeners: Callable[[Session], None]) -> Callable[[Session], None]:
-    def tell(session: Session) -> None:
-        for listener in listeners:
-            listener(session)
-
-    return tell
 
 
 def _folder() -> str | None:

@@ -104,6 +104,15 @@ def _describe_record(record: Record) -> schemas.SessionInfo:
         "execution_count": record.execution_count,
         "memory_mb": 0.0,
         "workspace_bytes": 0,
+        "checkpoints": [
+            {
+                "name": each.name,
+                "created_at": each.created_at,
+                "execution_count": each.execution_count,
+                "size_bytes": each.size_bytes,
+            }
+            for each in record.checkpoints
+        ],
     }
     if record.tools_called:
         info["tools_called"], info["tokens_saved"] = record.tools_called, record.tokens_saved

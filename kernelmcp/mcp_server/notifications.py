@@ -28,7 +28,7 @@ from mcp_types import (
     UnsubscribeRequestParams,
 )
 
-from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.session import Observer, Session
 
 # Listen streams per principal, and URIs that one connection or stream may subscribe to.
 MAX_STREAMS = 32
@@ -105,7 +105,7 @@ class _Listeners:
         await self._bus.publish(ResourcesListChanged() if uri == LIST else ResourceUpdated(uri=uri))
 
 
-class Notifications:
+class Notifications(Observer):
     """The subscriptions of one server. `principal` returns the sender of a request."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, principal: Callable[[RequestContext], str]) -> None:
@@ -164,7 +164,6 @@ class Notifications:
     # -- events -------------------------------------------------------------------------------------------------
 
     def session_changed(self, session: Session) -> None:
-        """A session was made, used, stopped or destroyed."""
         key, exists = (session.principal, session.id), not session.life.is_ending
         own = f"kernelmcp://sessions/{session.id}"
         news = ["kernelmcp://sessions", own, f"{own}/notebook"]

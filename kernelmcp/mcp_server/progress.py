@@ -33,6 +33,15 @@ async def wait_for(execution: Execution, seconds: float, context: Context[Any, A
             await asyncio.wait_for(wait, seconds)
 
 
+async def wait_for_news(execution: Execution, seconds: float, context: Context[Any, Any]) -> None:
+    """Wait until it has new outputs or has ended, or `seconds` have passed, or the client ends its connection."""
+    request = context.request_context.request
+    closing = request.scope.get(CLOSING_KEY) if request is not None else None
+    with execution.listening() as listener:
+        events = [listener.has_news, execution.done, *([closing] if closing is not None else [])]
+        await _wait_for_first([event.wait() for event in events], seconds)
+
+
 async def _wait_for_first(waits: Iterable[Coroutine[Any, Any, object]], seconds: float) -> None:
     """Wait until one of them has ended, or `seconds` have passed; the others are cancelled. Raises what they raise."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]

@@ -26,10 +26,10 @@ def continue_session(
     """Take up a session where it was left: read its notebook, restore its variables, and say where things stand."""
     return (
         f"Read the resource kernelmcp://sessions/{session_id}/notebook: it holds every cell that ran in the session "
-        f"and what came of it. List its files with get_workspace_info(session_id={session_id!r}). If its variables "
-        "are gone (its state in get_sessions is stopped), run the cells again that the rest builds on, with "
-        f"execute_code(session_id={session_id!r}), and leave out what failed or only printed. Then say in a few "
-        "sentences what was done, what came out, and what a sensible next step would be."
+        f"and what came of it. List its files with get_workspace_info(session_id={session_id!r}). Its variables "
+        f"come back with its next cell, execute_code(session_id={session_id!r}). If the result says that they are "
+        "lost, run the cells again that the rest builds on, and leave out what failed or only printed. Then say in a "
+        "few sentences what was done, what came out, and what a sensible next step would be."
     )
 
 

@@ -23,13 +23,17 @@ from pydantic import AnyUrl
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.tool_use import ToolUse
+from kernelmcp.executions.tool_calls import ToolCalls
 from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.descriptions import describe, describe_all
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
+from kernelmcp.mcp_server.progress import wait_for_news
 from kernelmcp.mcp_server.results.structured import Structured
+from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.mcp_server.told import Told
+from kernelmcp.mcp_server.views import pages
+from kernelmcp.mcp_server.views.apps import Views
 from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry
@@ -42,6 +46,10 @@ SESSION = "kernelmcp://sessions/{session_id}"
 NOTEBOOK_TYPE = "application/x-ipynb+json"
 # The others are available through kernelmcp://sessions.
 MAX_LISTED_SESSIONS = 50
+# Reads of views that may wait at the same time; more are answered at once.
+MAX_WAITING = 100
+# Outputs that come within this time after the first are on its page.
+GATHER_SECONDS = 0.05
 # The type of a displayed object is known only when it is read.
 OUTPUT_TYPE = "application/octet-stream"
 
@@ -55,10 +63,11 @@ class ResourceServer(MCPServer[Any]):
     structured: Structured
     callers: Callers
     told: Told
+    views: Views
 
     async def _handle_list_tools(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> ListToolsResult:
         tools = await self.told.in_list(await self.list_tools(), ctx)
-        return ListToolsResult(tools=self.structured.in_list(tools, ctx))
+        return ListToolsResult(tools=self.views.in_list(self.structured.in_list(tools, ctx), ctx))
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Ctx | None = None
@@ -88,6 +97,10 @@ class ResourceServer(MCPServer[Any]):
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
         if str(uri) == SESSIONS and context is not None:
             return [ReadResourceContents(await self.resources.list_sessions(context), "application/json")]
+        if (shown := self.views.read(str(uri))) is not None:
+            return [shown]
+        if context is not None and (asked := pages.Asked.parse(str(uri))) is not None:
+            return [ReadResourceContents(await self.resources.view(asked, context, self.views), "application/json")]
         if context is not None and (file := self.files.find(str(uri))) is not None:
             return [await self.files.read(file, context)]
         found = await super().read_resource(uri, context)
@@ -112,6 +125,8 @@ class Resources:
         self._registry = registry
         self._caller = caller
         self._notifications = notifications
+        self._waiting = 0
+        """Reads of views that wait."""
 
     def register(self, server: ResourceServer) -> None:
         server.resources = self
@@ -198,9 +213,53 @@ class Resources:
         picture = await anyio.to_thread.run_sync(headers.find, data)
         return picture.data if picture is not None else json.dumps(data)
 
+    async def view(self, asked: pages.Asked, ctx: Ctx, views: Views) -> str:
+        """What a view shows next, as JSON."""
+        execution = await self._asked(asked, ctx, views)
+        if asked.is_raw:
+            value = await anyio.to_thread.run_sync(pages.raw, execution.outputs, asked.number, asked.mime)
+            if value is None:
+                raise ResourceNotFoundError(f"execution {execution.id!r} has no output of that number and type")
+            return value
+        try:
+            since = Cursor.parse(asked.since)
+        except ServerError:
+            since = Cursor()  # everything
+        has_news = View(execution, since).end != since or execution.done.is_set()
+        if not has_news and asked.wait_seconds > 0 and self._waiting < MAX_WAITING:
+            self._waiting += 1
+            try:
+                await wait_for_news(execution, asked.wait_seconds, ctx)
+                await anyio.sleep(GATHER_SECONDS)
+            finally:
+                self._waiting -= 1
+        return pages.page(execution, since)
+
+    async def _asked(self, asked: pages.Asked, ctx: Ctx, views: Views) -> Execution:
+        if asked.execution_id is not None:
+            return await self._execution(asked.execution_id, ctx)
+        caller, end = self._caller(ctx), anyio.current_time() + asked.wait_seconds
+        while True:
+            found = [
+                execution
+                for session in self._registry.all(caller)
+                for execution in session.executions
+                if execution.viewed == asked.code and not (asked.is_live and execution.done.is_set())
+            ]
+            if found:
+                return max(found, key=lambda execution: execution.submitted)
+            left = end - anyio.current_time()
+            if left <= 0 or self._waiting >= MAX_WAITING:
+                raise ResourceNotFoundError("no execution of yours has that code")
+            self._waiting += 1
+            try:
+                await views.wait_begun(left)
+            finally:
+                self._waiting -= 1
+
     async def calls(self, execution_id: str, ctx: Ctx) -> str:
-        use = (await self._execution(execution_id, ctx)).tool_use
-        return await anyio.to_thread.run_sync(use.to_json) if use is not None else ToolUse().to_json()
+        use = (await self._execution(execution_id, ctx)).tool_calls
+        return await anyio.to_thread.run_sync(use.to_json) if use is not None else ToolCalls().to_json()
 
     async def _execution(self, execution_id: str, ctx: Ctx) -> Execution:
         try:

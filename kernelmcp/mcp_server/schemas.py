@@ -97,6 +97,8 @@ class ExecutionResult(CodeModeFields):
     files_changed: list[ChangedFile]
     truncated: dict[str, Truncation] | None
     state_lost: bool
+    restored: str | None
+    """When the variables were saved that came back before this cell."""
     background: str | None
     """Output since the last result from tasks that outlived their cell."""
     execution_time_ms: float
@@ -122,6 +124,10 @@ class CreateSessionResult(TypedDict):
     created: bool
     expires_after_seconds: float
     replay: NotRequired["ReplayInfo"]
+    forked_from: NotRequired[str]
+    """The session whose variables and files it began with."""
+    lost: NotRequired[list[str]]
+    """With `forked_from`: what could not be brought along."""
 
 
 class ReplayInfo(TypedDict):
@@ -141,9 +147,18 @@ class SessionInfo(TypedDict):
     execution_count: int
     memory_mb: float
     workspace_bytes: int
+    checkpoints: list["CheckpointInfo"]
+    """The oldest first."""
     tools_called: NotRequired[dict[str, int]]
     """Present, like the next field, if it has called tools of other servers."""
     tokens_saved: NotRequired[int]
+
+
+class CheckpointInfo(TypedDict):
+    name: str
+    created_at: str
+    execution_count: int
+    size_bytes: int
 
 
 class ContractError(TypedDict):
@@ -170,6 +185,23 @@ class InstallResult(InstallFields):
     execution_id: str
     status: Status
     duration_ms: float
+
+
+class CheckpointResult(TypedDict):
+    session_id: str
+    checkpoint: str
+    size_bytes: int
+    kept: int
+    """How many checkpoints the session has now."""
+
+
+class RestoreResult(TypedDict):
+    session_id: str
+    checkpoint: str
+    restored_at: str
+    """When the checkpoint was made: variables and files are as they were then."""
+    lost: list[str]
+    """What did not come back."""
 
 
 class StopResult(TypedDict):

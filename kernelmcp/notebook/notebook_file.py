@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import structlog
 
-from kernelmcp.atomic import put_aside, replace
+from kernelmcp.atomic import put_aside, replace, write_at
 
 _METADATA = {
     "kernelspec": {"name": "kernelmcp", "display_name": "Python (kernelmcp)", "language": "python"},
@@ -84,7 +84,7 @@ class NotebookFile:
             if _stamp(os.fstat(fd)) != self._stamp:
                 raise OSError("the notebook was changed by somebody else just now")
             end = os.fstat(fd).st_size - len(FOOT)
-            self._complete_spare(fd, end, b"".join(SEPARATOR + line for line in lines) + FOOT)
+            self._complete_spare(fd, end, [*(part for line in lines for part in (SEPARATOR, line)), FOOT])
         except BaseException:
             self.drop_spare()
             raise
@@ -101,7 +101,7 @@ class NotebookFile:
             with suppress(OSError):
                 file.unlink(missing_ok=True)
 
-    def _complete_spare(self, notebook: int, end: int, new: bytes) -> None:
+    def _complete_spare(self, notebook: int, end: int, new: Sequence[bytes]) -> None:
         """Copy the cells that the spare lacks from the notebook, and append the new cells."""
         if self._spare_end is None:
             self.drop_spare()
@@ -111,10 +111,10 @@ class NotebookFile:
             position = self._spare_end or 0
             while position < end:
                 piece = os.pread(notebook, min(COPIED_BYTES, end - position), position)
-                _write_at(fd, piece, position)
+                write_at(fd, [piece], position)
                 position += len(piece)
-            _write_at(fd, new, end)
-            os.ftruncate(fd, end + len(new))
+            write_at(fd, new, end)
+            os.ftruncate(fd, end + sum(map(len, new)))
         finally:
             os.close(fd)
 
@@ -172,10 +172,3 @@ def _common(one: bytes, other: bytes) -> int:
 
 def _stamp(found: os.stat_result) -> Stamp:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _write_at(fd: int, data: bytes, position: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, position)
-        view, position = view[written:], position + written

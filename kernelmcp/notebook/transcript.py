@@ -100,8 +100,9 @@ class Transcript:
 
     def _write(self, upto: int) -> None:
         """Write the whole notebook, but not an empty one: a running cell is not in it yet."""
-        if next(self._cells(0, upto), None) is not None:
-            self._notebook.write(self._cells(0, upto))
+        cells = self._cells(0, upto)
+        if (first := next(cells, None)) is not None:
+            self._notebook.write(chain([first], cells))
 
     def _cells(self, start: int, end: int) -> Iterator[bytes]:
         for found in whole_lines(self._log.file, start, end):

@@ -20,6 +20,7 @@ from starlette.types import Scope
 from kernelmcp.config.models import TelemetrySection
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.executions.execution import Execution
+from kernelmcp.sessions.session import Observer
 from kernelmcp.version import __version__
 
 TRACES_PATH = "/v1/traces"
@@ -77,23 +78,25 @@ def end_request(span: Span, status: int) -> None:
         span.set_status(StatusCode.ERROR)
 
 
-def trace_execution(execution: Execution) -> None:
-    """A span of an execution from submission to end, below the current span, with a child for its time in the
+class Tracing(Observer):
+    """A span of each execution from submission to end, below the current span, with a child for its time in the
     kernel."""
-    began = time.time_ns()
-    ids = {"kernelmcp.execution_id": execution.id, "kernelmcp.session_id": execution.session_id}
-    span = _tracer.start_span("execution", attributes=ids, start_time=began)
 
-    def finish(ended: Execution) -> None:
-        if ended.started is not None and ended.ended is not None:
-            start = began + int((ended.started - ended.submitted) * NANOSECONDS)
-            kernel = _tracer.start_span("kernel", trace.set_span_in_context(span), start_time=start)
-            kernel.end(start + int((ended.ended - ended.started) * NANOSECONDS))
-        span.set_attribute("kernelmcp.status", ended.status)
-        span.set_attribute("kernelmcp.queued_ms", ended.queued_ms)
-        if ended.status != "ok":
-            span.set_status(StatusCode.ERROR, ended.status)
-        span.end()
+    def execution_submitted(self, execution: Execution) -> None:
+        began = time.time_ns()
+        ids = {"kernelmcp.execution_id": execution.id, "kernelmcp.session_id": execution.session_id}
+        span = _tracer.start_span("execution", attributes=ids, start_time=began)
+        if span.is_recording():
+            execution.on_finish.append(lambda ended: _finish(span, began, ended))
 
-    if span.is_recording():
-        execution.on_finish.append(finish)
+
+def _finish(span: Span, began: int, ended: Execution) -> None:
+    if ended.started is not None and ended.ended is not None:
+        start = began + int((ended.started - ended.submitted) * NANOSECONDS)
+        kernel = _tracer.start_span("kernel", trace.set_span_in_context(span), start_time=start)
+        kernel.end(start + int((ended.ended - ended.started) * NANOSECONDS))
+    span.set_attribute("kernelmcp.status", ended.status)
+    span.set_attribute("kernelmcp.queued_ms", ended.queued_ms)
+    if ended.status != "ok":
+        span.set_status(StatusCode.ERROR, ended.status)
+    span.end()

@@ -1,9 +1,12 @@
 """Sanitizes data from a guest: valid Unicode, JSON of bounded depth, and a measure of its memory use."""
 
+import json
 import math
 import re
 import sys
 from typing import Any, cast
+
+import msgspec
 
 from kernelmcp.json_bounds import JsonBounds, JsonTooLarge, check_json
 
@@ -32,6 +35,8 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 def clean(text: Any) -> str:
     """Replace every lone surrogate, which UTF-8 cannot encode, by U+FFFD."""
     text = text if isinstance(text, str) else str(text)
+    if text.isascii():  # known without reading it
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -64,6 +69,15 @@ def is_readable(encoded: bytes) -> bool:
     except JsonTooLarge:
         return False
     return True
+
+
+def parse(encoded: bytes) -> Any:
+    """Parse a kernel's JSON, each text of it once. NaN and lone surrogates, which Python's encoder writes, are read as
+    well. Raises `ValueError`."""
+    try:
+        return msgspec.json.decode(encoded)
+    except ValueError:
+        return json.loads(encoded.decode(errors="replace"))
 
 
 def is_mime_type(name: Any) -> bool:

@@ -45,7 +45,8 @@ class Decoder:
 
     def __init__(self) -> None:
         self._deadline: float | None = None
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._process: asyncio.subprocess.Process | None = None
+        self._task = ""
         self._places = _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_PROCESSES))
         self._has_place = False
 
@@ -102,9 +103,10 @@ class Decoder:
         if not self._has_place:
             await self._places.acquire()
             self._has_place = True
-        if task not in self._processes:
+        if self._process is None or task != self._task:
             await self._end()  # one at a time: a result may use one process
-            self._processes[task] = await asyncio.create_subprocess_exec(
+            self._task = task
+            self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-I",
                 "-S",
@@ -117,19 +119,19 @@ class Decoder:
                 cwd="/",
                 env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
             )
-        return self._processes[task]
+        return self._process
 
     async def _end(self) -> None:
-        processes, self._processes = list(self._processes.values()), {}
-        for process in processes:
-            if process.returncode is None:
-                process.kill()
-            # asyncio notices the exit only when the pipes are closed, and it has stopped reading those of a full one.
-            transport: Any = vars(process)["_transport"]
-            transport.close()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        # asyncio notices the exit only when the pipes are closed, and it has stopped reading those of a full one.
+        transport: Any = vars(process)["_transport"]
+        transport.close()
         with anyio.move_on_after(END_SECONDS, shield=True):
-            for process in processes:
-                await process.wait()
+            await process.wait()
 
 
 def _folder_of(package: str) -> str:

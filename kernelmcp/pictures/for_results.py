@@ -1,6 +1,6 @@
 """The pictures of a result: the first ones, unchanged or scaled down, until the result is full."""
 
-import base64
+import binascii
 from dataclasses import dataclass, field
 
 import anyio.to_thread
@@ -69,7 +69,8 @@ async def _block(found: Pictures, number: int, display: Display, room: int, deco
         if picture is None:
             del found.scaled[number]
             return None
-    return ImageContent(data=base64.b64encode(picture.data).decode(), mime_type=picture.mime_type)
+    text = picture.text or binascii.b2a_base64(picture.data, newline=False).decode()
+    return ImageContent(data=text, mime_type=picture.mime_type)
 
 
 async def _find(display: Display) -> headers.Picture | None:

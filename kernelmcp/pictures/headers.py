@@ -3,7 +3,6 @@
 `decoder` decodes pictures.
 """
 
-import base64
 import binascii
 import re
 from typing import Any, NamedTuple
@@ -28,19 +27,26 @@ class Picture(NamedTuple):
     width: int
     height: int
     data: bytes
+    text: str = ""
+    """Its base64 as the guest sent it, if that can be sent on as it is."""
 
     def fits(self, max_bytes: int) -> bool:
         """True if it can be sent unchanged."""
         return len(self.data) <= max_bytes and max(self.width, self.height) <= MAX_SIDE_PIXELS
 
 
-def decode(encoded: Any) -> bytes | None:
-    """Decode a mime bundle's base64 text; None if it is not base64 or is too long."""
+def decode(encoded: Any) -> tuple[bytes, bool] | None:
+    """Decode a mime bundle's base64 text, and whether it is strict base64, without line breaks. None if it is not
+    base64 or is too long."""
     if not isinstance(encoded, str) or len(encoded) > MAX_FILE_BYTES * 3 // 2:
         return None
     try:
-        return base64.b64decode(encoded)
-    except (binascii.Error, ValueError):
+        return binascii.a2b_base64(encoded, strict_mode=True), True
+    except ValueError:
+        pass
+    try:
+        return binascii.a2b_base64(encoded), False
+    except ValueError:
         return None
 
 
@@ -63,9 +69,10 @@ _FILL = re.compile(rb"\xff+")
 def find(bundle: dict[str, Any]) -> Picture | None:
     """The picture in a mime bundle."""
     for mime in IMAGE_TYPES:
-        data = decode(bundle.get(mime))
-        if data and (picture := recognize(data)) is not None:
-            return picture
+        encoded = bundle.get(mime)
+        found = decode(encoded)
+        if found is not None and (picture := recognize(found[0])) is not None:
+            return picture._replace(text=encoded) if found[1] else picture
     return None
 
 

@@ -26,7 +26,7 @@ class AskedInLab:
         """Calls that await approval, by an id that we generate."""
 
     def offer(self, execution: Execution) -> None:
-        """Let a new execution ask here if anybody watches (`Registry.on_submit`)."""
+        """Let a new execution ask here if anybody watches."""
         if self._watchers:
             execution.questions = Questions(lambda questions: self._changed(execution, questions))
 

@@ -14,6 +14,8 @@ from kernelmcp.executions.principals import LOCAL as LOCAL
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # Limit for a client's name and for a folder; longer or unprintable text is replaced by its hash.
 MAX_ORIGIN_CHARS = 400
+# Of what is no name, in an error.
+MAX_SHOWN_CHARS = 100
 # Length of the origin's mark in a default session's name, so that the next server finds the session without reading all
 # records.
 MARK_CHARS = 8
@@ -70,11 +72,12 @@ def is_name(handle: str) -> bool:
     return _NAME.fullmatch(handle) is not None and handle not in (".", "..")
 
 
-def check_name(handle: str) -> None:
-    """Raises `InvalidArgument` if this cannot be the name of a session."""
-    if not is_name(handle):
+def check_name(name: str, what: str = "a session id", argument: str = "session_id") -> None:
+    """Raises `InvalidArgument` if this cannot be the name of a session, or of what else the caller names."""
+    if not is_name(name):
+        shown = repr(name) if len(name) <= MAX_SHOWN_CHARS else f"{name[:MAX_SHOWN_CHARS]!r}..."
         raise InvalidArgument(
-            f"{handle!r} is not a session id",
+            f"{shown} is not {what}",
             "Use 1 to 64 of the characters A-Z a-z 0-9 . _ - or omit it.",
-            argument="session_id",
+            argument=argument,
         )

@@ -15,13 +15,14 @@ from typing import Any, cast
 import structlog
 
 from kernelmcp.errors import ServerError
+from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import Home
 from kernelmcp.output.sanitize import as_dict
 from kernelmcp.sessions.asked_in_lab import AskedInLab
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.descriptors import Descriptors
 from kernelmcp.sessions.registry import Registry
-from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.session import Observer, Session
 
 SOCKET = "control.sock"
 MAX_REQUEST_BYTES = 256 * 1024
@@ -31,7 +32,7 @@ METHODS = ("start", "restart", "stop")
 log = structlog.get_logger(__name__)
 
 
-class Control:
+class Control(Observer):
     """The control socket of one server."""
 
     def __init__(self, registry: Registry, descriptors: Descriptors) -> None:
@@ -39,7 +40,9 @@ class Control:
         self._descriptors = descriptors
         self.asked = AskedInLab()
         self._connections: set[asyncio.Task[Any]] = set()
-        registry.on_submit.append(self.asked.offer)
+
+    def execution_submitted(self, execution: Execution) -> None:
+        self.asked.offer(execution)
 
     @asynccontextmanager
     async def listening(self, home: Home) -> AsyncIterator[None]:
@@ -119,11 +122,11 @@ class Control:
 
     async def _act(self, method: str, session: Session) -> dict[str, Any]:
         """Raises `ServerError`."""
-        if method != "start" and session.current is not None:
-            session.current.interrupted_by_person = True
+        if method != "start" and (execution := session.queue.first) is not None:
+            execution.interrupted_by_person = True
         if method != "start":
             # Not `reset`: the model did not request it, and its next result reports the loss of its variables.
-            await session.stop()
+            await session.stop(save=method == "stop")
         if method != "stop":
             await self._registry.find_or_create(Caller(session.principal, lambda: None), session.id)
             return await _started(session)

@@ -73,7 +73,7 @@ class DefaultSession:
                 self._note = _passed_over(record.session_id, exc)
                 continue
             self._note = _describe(session, before)
-            session.record.loss_is_said = session.record.has_run
+            session.record.loss_is_said = session.record.has_run and not session.queue.binding.saved.exist
             return session
         return None
 
@@ -97,14 +97,17 @@ def _passed_over(name: str, error: SessionDamaged) -> str:
 def _describe(session: Session, last_used_at: str) -> str:
     """Describe the session: its name, age, losses and workspace. Empty if it had no content."""
     names = _names(session.files.workspace)
-    lost = session.record.has_run
+    saved = session.queue.binding.saved.exist
+    lost = session.record.has_run and not saved
     broken = session.log.stopped
-    if not names and not lost and not broken:
+    if not names and not lost and not saved and not broken:
         return ""
-    age = _age((datetime.now(UTC) - datetime.fromisoformat(last_used_at)).total_seconds())
+    age = age_of(last_used_at)
+    why = f" ({'; '.join(session.record.why_lost)})" if session.record.why_lost else ""
     parts = [
         f"This continues your session {session.id}, last used {age} ago in an earlier server process.",
-        "Its variables and imports are lost." if lost else "",
+        f"Its variables and imports are lost{why}." if lost else "",
+        "Its variables are saved: the next cell has them." if saved else "",
         f"Interrupted with that process: execution {_listed(broken)}; get_execution has the output." if broken else "",
         f"In its workspace: {_listed(names)}." if names else "Its workspace is empty.",
         "reset_workspace starts afresh.",
@@ -133,7 +136,9 @@ def _shown(name: str) -> str:
     return name if name.isprintable() else repr(name)
 
 
-def _age(seconds: float) -> str:
+def age_of(at: str, now: datetime | None = None) -> str:
+    """The time since then, in words; `at`: as in a record."""
+    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(at)).total_seconds()
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= 1.5 * length or (unit == "minute" and seconds >= length):
             count = round(seconds / length)

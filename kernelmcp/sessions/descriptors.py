@@ -16,7 +16,7 @@ import structlog
 
 from kernelmcp.atomic import replace_text
 from kernelmcp.files.home import Home
-from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.session import Observer, Session
 from kernelmcp.sessions.storage.stored import StoredSessions
 from kernelmcp.version import __version__
 
@@ -33,8 +33,8 @@ def kernel_id_of(directory: Path) -> str:
     return str(uuid.uuid5(NAMESPACE, directory.name))
 
 
-class Descriptors:
-    """The files of one server. `update` runs in the event loop: it writes one kilobyte, if that has changed."""
+class Descriptors(Observer):
+    """The files of one server. They are written in the event loop: one kilobyte, if that has changed."""
 
     def __init__(self, home: Home, stored: StoredSessions, transport: str) -> None:
         self._folder = home.runtime / FOLDER
@@ -47,7 +47,7 @@ class Descriptors:
         """The session that has this kernel id."""
         return self._sessions.get(kernel_id)
 
-    def update(self, session: Session) -> None:
+    def kernel_changed(self, session: Session) -> None:
         """Write any changes; delete the file of a session that this server no longer has."""
         directory = self._stored.directory(session.principal, session.id)
         kernel_id = kernel_id_of(directory)
@@ -78,6 +78,7 @@ class Descriptors:
             "created_at": session.record.created_at,
             "state": "stopped" if file is None else "live",
             "connection_file": None if file is None else str(file),
+            "went_back_to": session.queue.binding.went_back_to,
             "directory": str(directory),
             "server": self._server,
         }

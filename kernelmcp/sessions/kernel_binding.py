@@ -1,11 +1,14 @@
 """Binds a kernel to a session: takes one from the pool, moves in the session's files, replaces it and ends it.
 
-Must not know executions or MCP.
+Must not know executions or MCP. It is long because what a session runs in changes in one place, with its files and
+saved variables.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import anyio
 import anyio.abc
@@ -13,11 +16,22 @@ import anyio.abc
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed
-from kernelmcp.kernel.connection import OnLate, OnOther
+from kernelmcp.files.home import SandboxDirectory
+from kernelmcp.files.tree_copy import Copied
+from kernelmcp.kernel.connection import IopubListener
 from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
-from kernelmcp.sessions.installed_packages import in_image, restore, with_installed
+from kernelmcp.sessions.hibernation.saved_variables import Beginning, SavedVariables
+from kernelmcp.sessions.hibernation.state_files import (
+    STATE_FILE,
+    SavedState,
+    StateNotLoaded,
+    StateNotSaved,
+    save_state,
+)
+from kernelmcp.sessions.hibernation.state_saver import WITH_FILES, StateSaver
+from kernelmcp.sessions.installed_packages import Package, in_image, restore, with_installed
 from kernelmcp.sessions.life import Event, Life, State
 from kernelmcp.sessions.storage.record import Record
 from kernelmcp.sessions.storage.session_files import SessionFiles
@@ -26,8 +40,16 @@ from kernelmcp.sessions.storage.session_files import SessionFiles
 STOP_SECONDS = 5.0
 
 
-def _ignore() -> None:
-    """The default of `on_kernel`."""
+class KernelUser(IopubListener, Protocol):
+    """Uses the kernel of a session."""
+
+    @property
+    def is_running(self) -> bool:
+        """True if something runs in the kernel, or is being sent to it."""
+        ...
+
+    def kernel_changed(self) -> None:
+        """A kernel has been bound, or has ended."""
 
 
 class KernelBinding:
@@ -41,28 +63,34 @@ class KernelBinding:
         record: Record,
         life: Life,
         files: SessionFiles,
+        saved: SavedVariables,
+        user: KernelUser,
     ) -> None:
         self.files = files
-        self.on_kernel: Callable[[], None] = _ignore
-        """Called when a kernel has been bound or has ended."""
-        self.on_other: OnOther | None = None
-        """Called with what other clients execute in the kernel."""
-        self.on_late: OnLate | None = None
-        """Called with the output of tasks that outlive their cell."""
-        self.before_cell: Callable[[Kernel], Awaitable[None]] | None = None
-        """Awaited before each cell."""
+        self._user = user
         self._settings = settings
         self._pool = pool
         self._tasks = tasks
         self._record = record
         self._life = life
         self._bound: PooledKernel | None = None
-        # A session of an earlier server has its files, but no longer its variables.
-        self._variables: Literal["none", "present", "lost"] = "lost" if record.has_run else "none"
-        """Present once the kernel has run something; lost until an execution has reported the loss."""
+        self.saved = saved
+        self._variables: Literal["none", "present", "saved", "lost"] = "none"
+        """Present once the kernel has run something, or has got the saved ones; lost until an execution has reported
+        the loss."""
+        if record.has_run:
+            self._variables = "saved" if saved.exist else "lost"
+        self._beginning = Beginning()
+        """What the next execution reports of the saved variables."""
+        self._runs = 0
+        self._is_taken = False
+        """The saved variables were saved from this kernel, which goes on."""
+        self._saver = StateSaver(settings.home, record)
         self.losses_said: set[str | None] = set()
         """Languages whose guest ended in an execution that reported it; None is the main language. The first execution
         in the next guest does not report it again."""
+        self.went_back_to: str | None = None
+        """The name of the checkpoint that the kernel began with, if the session went back to it."""
         self._packages_missing = False
         """The kernel is fresh: the session's packages are not installed in it yet."""
 
@@ -71,6 +99,17 @@ class KernelBinding:
         """The live kernel, if any."""
         bound = self._bound
         return bound.kernel if bound is not None and not bound.kernel.ended.is_set() else None
+
+    @property
+    def newest_checkpoint(self) -> tuple[str, str] | None:
+        """Name and time of the newest one that has variables."""
+        found = [each for each in self._record.checkpoints if each.number is not None]
+        return (found[-1].name, found[-1].created_at) if found else None
+
+    @property
+    def has_unsaved(self) -> bool:
+        """True if the kernel has variables that are saved nowhere."""
+        return self._variables == "present" and not self.saved.exist
 
     def holds(self, kernel: Kernel) -> bool:
         """True if this kernel is still the session's own: if it has ended, it ended by itself."""
@@ -124,24 +163,133 @@ class KernelBinding:
             if files:
                 self.files.abandon(old)
             self._record.has_run = False
+            self._variables, self._beginning = "none", Beginning()
+            self.saved.forget()
             await self._enter(fresh)
-            self._variables = "none"
+
+    async def go_back(
+        self,
+        bring: Callable[[SandboxDirectory], Awaitable[SavedState]],
+        packages: list[Package],
+        name: str | None,
+        leave: Callable[[Beginning], Awaitable[None]] | None = None,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Beginning:
+        """Switch to a fresh kernel with other files, which `bring` copies, and the variables of the state that it
+        returns, in which these packages were installed. `name`: the checkpoint's. `leave` is awaited before the old
+        kernel is ended. If that fails, or it is not wanted any more, nothing changes. Raises `StateNotLoaded`,
+        `KernelStartFailed`, OSError and what `bring` raises."""
+        async with self.files.lock:
+            fresh = await self._pool.take(self._record.flavor)
+            try:
+                state = await bring(fresh.sandbox)
+                await self._enter_workspace(fresh)
+                found = Beginning() if state.number is None else await self.saved.load(fresh.kernel, state)
+                if found.lost or not is_wanted():
+                    raise StateNotLoaded(found.missing or ["the cell that asked for it has ended"])
+                self._record_replaced(state, packages, fresh)
+            except BaseException:
+                fresh.kernel.kill()
+                self.files.delete_soon(fresh.sandbox, fresh.kernel)
+                raise
+            try:
+                if leave is not None:
+                    await leave(found)
+            finally:  # its files are the others already
+                old = self.kernel
+                self.kill()
+                if old is not None:
+                    old.fail("the session went back to a checkpoint")
+                self.saved.forget()
+                self._variables, self._beginning = "none" if state.number is None else "present", Beginning()
+                self._bind(fresh, went_back_to=name)
+            return found
+
+    def _record_replaced(self, state: SavedState, packages: list[Package], fresh: PooledKernel) -> None:
+        """Make it true on the disk, in one step. Raises OSError: then nothing has changed."""
+        record = self._record
+        before = record.model_copy()
+        record.packages, record.has_run = list(packages), state.number is not None
+        record.has_state, record.why_lost = False, []
+        try:
+            self.files.replace_by(fresh.sandbox, self.kernel)
+        except OSError:
+            for name in ("packages", "has_run", "has_state", "why_lost"):
+                setattr(record, name, getattr(before, name))
+            raise
+
+    async def checkpoint(self, folder: Path, earlier: Path | None) -> tuple[SavedState, Copied]:
+        """Save variables and files as they are now in a folder; the session goes on, and these variables are its saved
+        ones until something runs. `earlier`: the folder of another checkpoint, with which unchanged files are shared.
+        Raises `StateNotSaved`, OSError, `ResourceLimitExceeded`."""
+        async with self.files.lock:
+            self.files.check()
+            runs = self._runs
+            state = await self._save_to(folder / STATE_FILE)
+            copied = await self.files.save_checkpoint(folder, earlier)
+            self._check_unchanged(runs)
+            if not self._is_untouched:
+                self.saved.take(state)  # so that a kill of the server costs nothing
+                self._is_taken = self.saved.exist
+            return state, copied
+
+    @property
+    def _is_untouched(self) -> bool:
+        """True if the saved variables came back, and nothing has run since. What was saved from this kernel may be
+        older than its variables: a timer of JavaScript runs code of which nobody is told."""
+        return self.saved.exist and not self._is_taken
+
+    async def _save_to(self, file: Path) -> SavedState:
+        if self._is_untouched:
+            state = self.saved.state
+            state.link(file)
+            return replace(state, file=file)
+        if self._variables != "present" or (kernel := self.kernel) is None:
+            return SavedState(file, self._record, None)
+        return await self._saver.save(kernel, file, await self.files.room())
+
+    async def pass_on(self, record: Record, file: Path, sandbox: SandboxDirectory) -> SavedState:
+        """Have variables and files as they are now for a fork with this record: in a file, and in its fresh sandbox
+        directory. Raises as `checkpoint` does."""
+        async with self.files.lock:
+            self.files.check()
+            runs = self._runs
+            if self._is_untouched:
+                state = self.saved.state
+            elif self._variables == "present" and (kernel := self.kernel) is not None:
+                how = {**WITH_FILES, "is_plain": True}  # it is read at once, and once
+                found, _ = await save_state(kernel, self.saved.home, file, record, await self.files.room(), how)
+                state = SavedState(file, record, found.number)
+            else:
+                state = SavedState(file, record, None)
+            await self.files.copy_to(sandbox)
+            self._check_unchanged(runs)
+            return replace(state, is_elsewhere=True)
+
+    def _check_unchanged(self, runs: int) -> None:
+        if self._runs != runs or self._user.is_running:  # a person's cell has come meanwhile
+            raise StateNotSaved(["a cell is running"])
 
     async def _enter(self, fresh: PooledKernel) -> Kernel:
         """Move the session's files to a fresh kernel."""
         with self._discarding(fresh):
             await self._move_files(fresh)
-        self._bound = fresh
+        if self._variables == "saved":
+            await self._restore(fresh.kernel)
+        self._bind(fresh)
+        return fresh.kernel
+
+    def _bind(self, fresh: PooledKernel, *, went_back_to: str | None = None) -> None:
+        self._bound, self._is_taken, self.went_back_to = fresh, False, went_back_to
+        self._saver.forget()
         self.losses_said = set()
         self._packages_missing = True
         self._want_kernel()
         self._life.note(Event.KERNEL_READY)
         self.files.note_live(live=True)
-        fresh.kernel.connection.on_other = self.on_other
-        fresh.kernel.connection.on_late = self.on_late
-        self.on_kernel()
+        fresh.kernel.connection.listener = self._user
+        self._user.kernel_changed()
         background.start(self._tasks, "watching a kernel", lambda: self._watch(fresh.kernel))
-        return fresh.kernel
 
     @contextmanager
     def _discarding(self, fresh: PooledKernel) -> Iterator[None]:
@@ -156,12 +304,28 @@ class KernelBinding:
 
     async def _move_files(self, fresh: PooledKernel) -> None:
         has_files = self.files.sandbox is not None
-        self.files.move_to(fresh.sandbox)
-        own = self._settings.config.kernels.kernelspec == OWN_KERNELSPEC
-        if has_files and not own:
-            # The rename has just replaced the working directory of any other kernel.
-            await fresh.kernel.execute(f"__import__('os').chdir({str(fresh.sandbox.workspace)!r})", None, silent=True)
+        self.files.move_to(fresh.sandbox, with_tmp=self._variables == "saved")
+        if has_files:
+            await self._enter_workspace(fresh)
         self.files.settle_in(fresh.sandbox)
+
+    async def _enter_workspace(self, fresh: PooledKernel) -> None:
+        """The working directory of a kernel that is not ours has just been replaced."""
+        if self._settings.config.kernels.kernelspec != OWN_KERNELSPEC:
+            await fresh.kernel.execute(f"__import__('os').chdir({str(fresh.sandbox.workspace)!r})", None, silent=True)
+
+    async def _restore(self, kernel: Kernel) -> None:
+        try:
+            found = await self.saved.restore(kernel)
+        except KernelStartFailed:
+            kernel.kill()
+            self._variables = "saved" if self.saved.exist else "lost"
+            raise
+        self._variables = "lost" if found.lost else "present"
+        if found.lost:
+            self.saved.forget()
+        if not self._beginning.lost:  # otherwise an earlier loss is still to be reported
+            self._beginning = found
 
     async def _watch(self, kernel: Kernel) -> None:
         """Notice the death of an idle kernel; an execution notices by itself that its kernel has died."""
@@ -171,17 +335,26 @@ class KernelBinding:
 
     # -- run ----------------------------------------------------------------------------------------------------
 
-    def begin(self) -> bool:
-        """Note that an execution is about to be sent. True if earlier variables are lost and no execution has reported
-        it yet.
+    def begin(self) -> Beginning:
+        """Note that an execution is about to be sent. Returns what it must report of earlier variables.
 
         The record is written first: if the server is killed after this, the session has lost its variables.
         """
-        if not self._record.has_run:
-            self._record.has_run = True
-            self.files.save_record()
+        why = self._record.why_lost
+        self._note_run()
         before, self._variables = self._variables, "present"
-        return before == "lost"
+        found, self._beginning = self._beginning, Beginning()
+        return Beginning(lost=True, missing=found.missing or why) if before == "lost" else found
+
+    def _note_run(self) -> None:
+        self._runs += 1
+        self._is_taken = self._record.newest_is_now = False
+        if self._record.has_run and not self._record.has_state and not self._record.why_lost:
+            return
+        if self._record.has_state and self.saved.forget() and self._record.has_run and not self._record.why_lost:
+            return  # without its file, the state is gone, whatever the record says
+        self._record.has_run, self._record.why_lost = True, []
+        self.files.save_record()
 
     def take_loss_is_said(self) -> bool:
         """True if another result already reports the loss that `begin` found. Only once."""
@@ -190,17 +363,15 @@ class KernelBinding:
 
     def note_used(self) -> None:
         """Note that another client has executed something, so there are variables."""
-        if not self._record.has_run:
-            self._record.has_run = True
-            self.files.save_record()
-        if self._variables == "none":
-            self._variables = "present"
+        why = self._record.why_lost
+        self._note_run()
+        if self._variables == "lost":  # which the next execution reports
+            self._beginning = Beginning(lost=True, missing=self._beginning.missing or why)
+        self._variables = "present"
 
     async def restore_packages(self, kernel: Kernel) -> str | None:
         """Reinstall the session's packages in a fresh kernel, before a cell. Returns a warning for the cell's stderr if
         that failed."""
-        if self.before_cell is not None:
-            await self.before_cell(kernel)
         missing, self._packages_missing = self._packages_missing, False
         return await restore(kernel, self._record.packages) if missing and self._record.packages else None
 
@@ -214,10 +385,20 @@ class KernelBinding:
 
     # -- end ----------------------------------------------------------------------------------------------------
 
-    async def stop(self) -> bool:
-        """End the kernel and wait for its exit; the files stay. False if there was none."""
+    async def stop(self, *, save: bool = True, must_end: bool = True) -> bool:
+        """End the kernel and wait for its exit; the files stay, and with `save` the variables. False if there was none;
+        or if it goes on, without `must_end`, because they could not be saved now and may be later."""
         async with self.files.lock:
             kernel = self.kernel
+            if save:
+                await self._save_variables()
+                may_live_on = self.saved.has_no_room or self._user.is_running
+                if not must_end and self._variables == "present" and may_live_on:
+                    self._record.why_lost = []
+                    return False
+                self.files.save_record()  # a kill from here on finds what the record names
+            else:
+                self._forget_variables()
             self.kill()
             self.give_up_start()
             if kernel is not None:
@@ -226,17 +407,49 @@ class KernelBinding:
             self.files.save_record()
             return kernel is not None
 
+    async def hibernate(self) -> None:
+        """Save variables and record and end the kernel, because the server ends: perhaps before that is done."""
+        async with self.files.lock:
+            if self.has_unsaved:
+                self._record.why_lost = ["the server ended before they were saved"]
+                self.files.save_record()
+            await self._save_variables()
+            self.kill()
+            self.files.save_record()
+
+    async def _save_variables(self) -> None:
+        if self._variables != "present" or (kernel := self.kernel) is None:
+            return
+        if self._is_untouched:
+            self._variables = "saved"
+            return
+        runs, why = self._runs, ["a cell is running"]
+        if self._user.is_running:
+            self._record.why_lost = why
+        elif await self.saved.save(kernel, (await self.files.quota()).max_bytes):
+            if self._runs != runs or self._user.is_running:  # a person's cell has come meanwhile
+                self._record.why_lost = why
+                self.saved.forget()
+            else:
+                self._variables = "saved"
+
+    def _forget_variables(self) -> None:
+        if self._variables in ("present", "saved"):
+            self._variables = "lost"
+            self.saved.forget()
+
     def kill(self, *, reported: bool = False) -> None:
         """End the kernel now, without waiting for its exit. The next execution reports lost variables, if there were
-        any and no other execution has `reported` the loss."""
+        any that were not saved, and no other execution has `reported` the loss."""
         bound, self._bound = self._bound, None
+        self._is_taken = False
         self._record.in_image = []
         if bound is not None:
             if self._variables == "present":
-                self._variables = "lost"
+                self._variables = "saved" if self.saved.exist else "lost"
             if reported:
                 self._variables = "none"
             self._life.note(Event.KERNEL_ENDED)
             self.files.note_live(live=False)
             bound.kernel.kill()
-            self.on_kernel()
+            self._user.kernel_changed()

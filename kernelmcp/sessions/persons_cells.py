@@ -15,6 +15,7 @@ from kernelmcp.cells.log import CellLog
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.ids import is_id, mint_id
 from kernelmcp.executions.kept_executions import KeptExecutions
+from kernelmcp.kernel.process import PAST_REQUEST
 from kernelmcp.output.sanitize import clean
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.storage.record import Record
@@ -27,7 +28,7 @@ MAX_CLIENT_CHARS = 100
 class PersonsCells:
     """The cells that persons run in one session. All methods run in the event loop.
 
-    `on_end` is called with each, once it has ended.
+    `end` is called with each, once it has ended; `ask` with one that asks for a checkpoint.
     """
 
     def __init__(
@@ -37,14 +38,15 @@ class PersonsCells:
         executions: KeptExecutions,
         log: CellLog,
         *,
-        on_end: Callable[[Execution], None],
+        end: Callable[[Execution], None],
+        ask: Callable[[Execution, dict[str, Any]], None],
     ) -> None:
         self._record = record
         self._binding = binding
         self._executions = executions
         self._log = log
-        self._end = on_end
-        binding.on_other = self.hear
+        self._end = end
+        self._ask = ask
         self._requests: dict[str, Execution | None] = {}
         """Requests that the kernel works on, by message id; None for silent ones, such as a widget's."""
         self._waiters: list[asyncio.Future[None]] = []
@@ -55,7 +57,7 @@ class PersonsCells:
         self.idle.set()
 
     def hear(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
-        """Handle an iopub message of a request that another client sent (`kernel.connection.OnOther`)."""
+        """Handle an iopub message of a request that another client sent (`kernel.connection.IopubListener`)."""
         msg_id = request.get("msg_id")
         if not isinstance(msg_id, str):
             return
@@ -70,6 +72,8 @@ class PersonsCells:
             if msg_id in self._requests and execution is None:
                 client = clean(str(request.get("session", "")))[:MAX_CLIENT_CHARS]
                 self._requests[msg_id] = self._begin(content, msg_id, client)
+        elif kind == PAST_REQUEST and execution is not None:
+            self._ask(execution, content)
         elif execution is not None:
             if kind == "display_data":
                 self._binding.note_packages(content)

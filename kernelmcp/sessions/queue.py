@@ -1,4 +1,5 @@
-"""Runs the executions of one session one at a time: gets a kernel, sends the code, interrupts it, ends it.
+"""Runs the executions of one session one at a time: gets a kernel, sends the code, interrupts it, ends it. What the
+kernel says beyond that arrives here, too: the cells of persons, and the output of tasks that outlive their cell.
 
 Must not know MCP.
 """
@@ -6,21 +7,26 @@ Must not know MCP.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
+import anyio.abc
 import structlog
 
 from kernelmcp.cells.log import CellLog
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelDied, ServerError
 from kernelmcp.executions.execution import Execution, Interruption, changed_paths
-from kernelmcp.kernel.process import Kernel
+from kernelmcp.executions.kept_executions import KeptExecutions
+from kernelmcp.kernel.pool import Pool
+from kernelmcp.kernel.process import PAST_REQUEST, Kernel
+from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, State
 from kernelmcp.sessions.persons_cells import PersonsCells
+from kernelmcp.sessions.storage.record import Record
+from kernelmcp.sessions.storage.session_files import SessionFiles
 
 # Minimum interval between checks of a time limit while a cell waits for an answer.
 MIN_MORE_SECONDS = 0.5
@@ -29,33 +35,53 @@ GUEST_SHARE = 5 / 6
 log = structlog.get_logger(__name__)
 
 
-class ExecutionQueue:
-    """The queue of one session. All methods run in the event loop; `run` is one task for the session's life.
+class Owner(Protocol):
+    """The session of a queue."""
 
-    `on_end` is called with each execution that reached a kernel, after it has ended.
-    """
+    async def before_cell(self, kernel: Kernel) -> None:
+        """Prepare the kernel for a cell of the queue. Awaited before each."""
+
+    def execution_ended(self, execution: Execution) -> None:
+        """An execution that reached a kernel, the model's or a person's, has ended."""
+
+    def kernel_changed(self) -> None:
+        """The session got a kernel, or no longer has one."""
+
+    def past_asked_for(self, execution: Execution, content: dict[str, Any]) -> None:
+        """A cell asks for a checkpoint, or to go back to one. Its kernel waits for the answer."""
+
+
+class ExecutionQueue:
+    """The queue of one session, and its kernel. All methods run in the event loop; `run` is one task for the session's
+    life."""
 
     def __init__(
         self,
         settings: Settings,
-        binding: KernelBinding,
-        life: Life,
-        persons: PersonsCells,
+        pool: Pool,
+        tasks: anyio.abc.TaskGroup,
+        record: Record,
+        files: SessionFiles,
+        saved: SavedVariables,
+        executions: KeptExecutions,
         log: CellLog,
-        session_id: str,
-        *,
-        on_end: Callable[[Execution], None],
+        owner: Owner,
     ) -> None:
+        self.life = Life(record.session_id)
+        self.binding = KernelBinding(settings, pool, tasks, record, self.life, files, saved, self)
+        self.persons = PersonsCells(
+            record, self.binding, executions, log, end=owner.execution_ended, ask=owner.past_asked_for
+        )
         self.current: Execution | None = None
+        self.asking: Execution | None = None
+        """The running cell, while its kernel waits for what it asks of this server and runs nothing."""
         self.turn = asyncio.Lock()
         """Held while an execution gets its kernel, and while the session is stopped or reset."""
         self._settings = settings
-        self._binding = binding
-        self._life = life
-        self._persons = persons
+        self._session_id = record.session_id
+        self._executions = executions
         self._log = log
-        self._session_id = session_id
-        self._on_end = on_end
+        self._owner = owner
         self._queue: deque[Execution] = deque()
         self._work = asyncio.Event()
         self._cancelled = asyncio.Event()
@@ -77,20 +103,47 @@ class ExecutionQueue:
         """The running execution, or else the next one."""
         return self.current or (self._queue[0] if self._queue else None)
 
-    @property
-    def last(self) -> Execution | None:
-        """The last waiting execution, or else the running one."""
-        return self._queue[-1] if self._queue else self.current
-
     def start(self) -> None:
         """Request a kernel. Raises `SessionNotFound` when the session is being destroyed."""
-        self._life.note(Event.KERNEL_WANTED)
+        self.life.note(Event.KERNEL_WANTED)
         self._work.set()
 
     def add(self, execution: Execution) -> None:
         """Queue this execution after all others. Raises `SessionNotFound` when the session is being destroyed."""
         self.start()
         self._queue.append(execution)
+
+    async def until_idle(self) -> None:
+        """Wait until all executions that run or wait now have ended."""
+        while (execution := self._queue[-1] if self._queue else self.current) is not None:
+            await execution.done.wait()
+            await asyncio.sleep(0)  # let `run` continue first
+
+    # -- events of the kernel (kernel_binding.KernelUser) --------------------------------------------------------
+
+    def hear_late(self, execution_id: str, kind: str, content: dict[str, Any]) -> None:
+        if (execution := self._executions.get(execution_id)) is not None:
+            execution.hear(kind, content)
+
+    def hear_other(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
+        self.persons.hear(request, kind, content)
+
+    def hear_other_use(self) -> None:
+        self.binding.note_used()
+
+    @property
+    def is_running(self) -> bool:
+        if self.asking is not None:
+            return False
+        has_begun = self.current is not None and self.current.started is not None
+        return has_begun or not self.persons.idle.is_set()
+
+    def kernel_changed(self) -> None:
+        if self.binding.kernel is None:
+            self.persons.kernel_ended()
+        self._owner.kernel_changed()
+
+    # -- its task -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Ask the task to end. The running execution finishes with its output so far."""
@@ -114,7 +167,7 @@ class ExecutionQueue:
                         await self._run_queue()
                     finally:
                         if not self._work.is_set():
-                            self._binding.give_up_start()
+                            self.binding.give_up_start()
         finally:
             self._ended.set()
 
@@ -134,8 +187,8 @@ class ExecutionQueue:
     async def _warm_up(self) -> None:
         try:
             async with self.turn:
-                if self._life.state is State.STARTING:
-                    await self._binding.bind()
+                if self.life.state is State.STARTING:
+                    await self.binding.bind()
         except ServerError as exc:
             log.error("no kernel for a new session", session=self._session_id, error=exc.message, **exc.context)
 
@@ -154,35 +207,38 @@ class ExecutionQueue:
                 execution.grace_timer.cancel()
             self._note_end(kernel)
             if execution.done.is_set():
-                self._on_end(execution)
+                self._owner.execution_ended(execution)
 
     async def _bind(self, execution: Execution) -> Kernel | None:
         """Return the kernel for this execution and begin it. None if it has ended instead: it was cancelled, or no
         kernel could start."""
         self._cancelled.clear()
         if execution.interruption is None:
-            await self._persons.wait_idle(self._cancelled)
+            await self.persons.wait_idle(self._cancelled)
         async with self.turn:
             if execution.interruption is not None:
                 execution.finish_unstarted()
                 return None
             try:
-                kernel = await self._binding.bind()
+                kernel = await self.binding.bind()
             except ServerError as exc:
                 execution.failed_to_start(exc)
                 return None
             if execution.interruption is not None:
                 execution.finish_unstarted()
                 return None
-            self._life.note(Event.EXECUTION_BEGAN)
+            self.life.note(Event.EXECUTION_BEGAN)
             execution.started = time.monotonic()
             self._log.began(execution.id)
-            execution.lost_before = self._binding.begin()
-            execution.loss_is_said = self._binding.take_loss_is_said()
-            execution.persons_cells = self._persons.take_count()
+            beginning = self.binding.begin()
+            execution.lost_before, execution.restored_at = beginning.lost, beginning.restored_at
+            execution.missing = beginning.missing
+            execution.checkpoint = self.binding.newest_checkpoint
+            execution.loss_is_said = self.binding.take_loss_is_said()
+            execution.persons_cells = self.persons.take_count()
             if execution.persons_cells:
-                self._binding.losses_said.clear()  # this execution must report guests that ended in a person's cell
-            execution.losses_said = self._binding.losses_said
+                self.binding.losses_said.clear()  # this execution must report guests that ended in a person's cell
+            execution.losses_said = self.binding.losses_said
             return kernel
 
     async def _run_with(self, kernel: Kernel, execution: Execution, limit: asyncio.TimerHandle) -> None:
@@ -194,13 +250,13 @@ class ExecutionQueue:
                 return
             reply = await self._send(kernel, execution)
             limit.cancel()
-            self._binding.note_image(reply)
+            self.binding.note_image(reply)
             if paths := changed_paths(reply):
-                execution.files_changed = await self._binding.files.find_changed(paths)
+                execution.files_changed = await self.binding.files.find_changed(paths)
             execution.finish_with_reply(reply)
         except KernelDied as exc:
-            if self._binding.holds(kernel):
-                self._binding.kill(reported=True)
+            if self.binding.holds(kernel):
+                self.binding.kill(reported=True)
             execution.finish_killed(exc.message)
         except asyncio.CancelledError:
             # The server or the session ends: keep the cell's output so far.
@@ -211,15 +267,16 @@ class ExecutionQueue:
             raise
 
     def _note_end(self, kernel: Kernel) -> None:
-        if self._binding.kernel is kernel:
-            self._life.note(Event.EXECUTION_ENDED)
-        elif self._binding.holds(kernel):
-            self._binding.kill()  # it died just after its reply
+        if self.binding.kernel is kernel:
+            self.life.note(Event.EXECUTION_ENDED)
+        elif self.binding.holds(kernel):
+            self.binding.kill()  # it died just after its reply
 
     async def _restore_packages(self, kernel: Kernel, execution: Execution) -> None:
         execution.interruptible = True
         try:
-            if note := await self._binding.restore_packages(kernel):
+            await self._owner.before_cell(kernel)
+            if note := await self.binding.restore_packages(kernel):
                 execution.hear("stream", {"name": "stderr", "text": note})
         finally:
             execution.interruptible = False
@@ -231,18 +288,21 @@ class ExecutionQueue:
                 execution.interruptible = True
                 if execution.interruption is not None:
                     self._interrupt(execution, kernel)
+            elif kind == PAST_REQUEST:
+                self._owner.past_asked_for(execution, content)
             else:
                 if kind == "display_data":
-                    self._binding.note_packages(content)
+                    self.binding.note_packages(content)
                 execution.hear(kind, content)
 
         # Sent with each request, so that a changed limit applies to the next execution (docs/design.md 3).
-        quota = await self._binding.files.quota()
+        quota = await self.binding.files.quota()
         limits = {
             "kernelmcp": {
                 "cpu_seconds": self._settings.policy.cpu_seconds,
                 "workspace_bytes": quota.max_bytes,
                 "max_files": quota.max_files,
+                "views": execution.viewed is not None,
             }
         }
         return await kernel.execute(
@@ -254,9 +314,11 @@ class ExecutionQueue:
             on_question=execution.questions.ask if execution.questions is not None else None,
         )
 
+    # -- interrupts ---------------------------------------------------------------------------------------------
+
     def interrupt(self, execution: Execution, why: Interruption = "interrupted") -> bool:
         """Interrupt a running execution, or remove a waiting one from the queue. False if it has already ended."""
-        if execution.done.is_set() or execution.interruption is not None:
+        if execution.done.is_set() or execution.interruption is not None or execution is self.asking:
             return False
         waits = execution is self.current and execution.started is not None and self._waits_in_kernel(execution)
         if why == "timeout" and (more := self._more_time(execution, waits)):
@@ -269,7 +331,7 @@ class ExecutionQueue:
             execution.finish_unstarted()
         elif execution.started is None:
             self._cancelled.set()
-        elif not waits and (kernel := self._binding.kernel) is not None:
+        elif not waits and (kernel := self.binding.kernel) is not None:
             self._interrupt(execution, kernel)
         return True
 
@@ -283,7 +345,7 @@ class ExecutionQueue:
 
     def _waits_in_kernel(self, execution: Execution) -> bool:
         """True if it was sent while the kernel still runs a person's cell."""
-        return not execution.interruptible and not self._persons.idle.is_set()
+        return not execution.interruptible and not self.persons.idle.is_set()
 
     def _interrupt(self, execution: Execution, kernel: Kernel) -> None:
         """Interrupt the cell, then end its guest, then kill the whole kernel.

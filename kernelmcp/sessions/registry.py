@@ -6,7 +6,7 @@ know MCP.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -15,21 +15,20 @@ import structlog
 
 from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import ExecutionNotFound, ResourceLimitExceeded, SessionNotFound, StorageFailed
+from kernelmcp.errors import ExecutionNotFound, InvalidArgument, ResourceLimitExceeded, SessionNotFound, StorageFailed
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.kernel.pool import Pool
-from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import Caller, check_name, mint_handle
-from kernelmcp.sessions.kernel_binding import KernelBinding
-from kernelmcp.sessions.life import Event, Life
-from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.hibernation.saved_variables import Beginning
+from kernelmcp.sessions.life import Event
+from kernelmcp.sessions.session import Observers, Session
 from kernelmcp.sessions.storage.disk_use import DiskUse
 from kernelmcp.sessions.storage.old_sessions import OldSessions
-from kernelmcp.sessions.storage.record import MAIN_LANGUAGE, Record, now, read_record
+from kernelmcp.sessions.storage.record import MAIN_LANGUAGE, Checkpoint, Record, now, read_record
 from kernelmcp.sessions.storage.session_files import SessionFiles
 from kernelmcp.sessions.storage.stored import StoredSessions
 
@@ -44,16 +43,10 @@ log = structlog.get_logger(__name__)
 
 
 class Registry:
-    """The sessions of one server process. `on_change` is called with every session that was created, used or ended."""
+    """The sessions of one server process."""
 
     def __init__(self, settings: Settings, home: Home, pool: Pool, tasks: anyio.abc.TaskGroup) -> None:
-        self.on_change: Callable[[Session], None] = lambda session: None
-        self.on_kernel: Callable[[Session], None] = lambda session: None
-        """Called with a session that was opened, is gone, or has another kernel."""
-        self.on_submit: list[Callable[[Execution], None]] = []
-        """Each is called with every new execution."""
-        self.before_cell: Callable[[Kernel], Awaitable[None]] | None = None
-        """Awaited before each cell, once it has a kernel."""
+        self.observers = Observers()
         self.draining = False
         """The server is about to end: results can be read, but no new work begins."""
         self.stored = StoredSessions(home)
@@ -94,18 +87,20 @@ class Registry:
         """Return the caller's session, whose kernel is at least being started, and whether the session is new.
 
         Flavor and language apply to a new session; an existing one keeps its own."""
-        if self.draining:
-            raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
+        self._check_open()
         handle = session_id if session_id is not None else caller.default_handle or mint_handle()
         check_name(handle)
         await self._check_room(caller, handle)
-        while (session := self._sessions.get((caller.principal, handle))) is not None and session.life.is_ending:
-            await asyncio.shield(session.deleted)
-        # No await from here on: two calls must not create the same session twice.
-        session = session or self._reopen(caller, handle)
-        if session is not None and _has_kernel(session):
-            return session, False
-        self._make_room(caller)
+        while True:
+            while (session := self._sessions.get((caller.principal, handle))) is not None and session.life.is_ending:
+                await asyncio.shield(session.deleted)
+            # No await from here on: two calls must not create the same session twice.
+            session = session or self._reopen(caller, handle)
+            if session is not None and _has_kernel(session):
+                return session, False
+            if (longest_idle := self._crowded_out(caller)) is None:
+                break
+            await self._make_room(longest_idle)
         created = session is None
         if session is None:
             record = Record(
@@ -118,8 +113,59 @@ class Registry:
                 default_of=caller.origin if session_id is None else None,
             )
             session = self._open(self.stored.directory(caller.principal, handle), record, is_new=True)
-        session.start()
+        session.queue.start()
         return session, created
+
+    async def fork(
+        self, caller: Caller, source: Session, checkpoint: str | None, handle: str, flavor: Flavor | None
+    ) -> tuple[Session, Beginning]:
+        """A new session with the variables and files of another one: as they are now or, with a name, as they were at
+        that checkpoint. Raises `InvalidArgument`, `ResourceLimitExceeded`, `StorageFailed` and `KernelStartFailed`."""
+        check_name(handle)
+        self._check_open()
+        source.touch()  # so that it is not unloaded
+        if checkpoint is not None:
+            source.past.checkpoints.find(checkpoint)
+        await self._disk.check_room(caller.principal)
+        while (longest_idle := self._crowded_out(caller)) is not None:
+            await self._make_room(longest_idle)
+        while (ending := self._sessions.get((caller.principal, handle))) is not None and ending.life.is_ending:
+            await asyncio.shield(ending.deleted)
+        # No await from here on, as in `find_or_create`.
+        if ending is not None or self.stored.record(caller, handle) is not None:
+            raise InvalidArgument(
+                f"there is a session {handle!r} already", "A fork is a new session: use another session_id, or omit it."
+            )
+        record = Record(
+            session_id=handle,
+            principal=caller.principal,
+            language=source.record.language,
+            flavor=flavor or source.record.flavor,
+            created_at=now(),
+            last_used_at=now(),
+        )
+        session = self._open(self.stored.directory(caller.principal, handle), record, is_new=True)
+        session.life.note(Event.KERNEL_WANTED)  # it counts from now on
+        try:
+            return session, await session.past.fork_from(source.past, checkpoint)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.destroy(session)
+            raise
+
+    async def go_back(self, caller: Caller, session: Session, name: str | None) -> tuple[Checkpoint, Beginning]:
+        """`Past.go_back`, once there is room for its kernel."""
+        self._check_open()
+        session.touch()
+        session.past.checkpoints.find(name)
+        while not _has_kernel(session) and (longest_idle := self._crowded_out(caller)) is not None:
+            await self._make_room(longest_idle)
+        if not _has_kernel(session):
+            session.life.note(Event.KERNEL_WANTED)
+        try:
+            return await session.past.go_back(name)
+        finally:
+            session.queue.binding.give_up_start()
 
     def open_stored(self, record: Record) -> Session:
         """Open a session from disk. Raises `ServerError`, such as when another server has it, and OSError."""
@@ -163,17 +209,13 @@ class Registry:
 
     # -- make and end -------------------------------------------------------------------------------------------
 
-    def _make_room(self, caller: Caller) -> None:
-        """At a limit, stop the session that was idle longest. Raises `ResourceLimitExceeded` if all are busy."""
+    def _crowded_out(self, caller: Caller) -> Session | None:
+        """At a limit, the session that was idle longest. Raises `ResourceLimitExceeded` if all are busy."""
         limits = self._settings.config.sessions
         held = [session for session in self._sessions.values() if _has_kernel(session)]
         own = [session for session in held if session.principal == caller.principal]
         longest_idle = self._choose(own, limits.max_sessions_per_client, "you have")
-        if longest_idle is None:
-            longest_idle = self._choose(held, limits.max_sessions, "the server has")
-        if longest_idle is not None:
-            log.info("stopping the longest idle session to make room", session=longest_idle.id)
-            longest_idle.kill()
+        return longest_idle or self._choose(held, limits.max_sessions, "the server has")
 
     def _choose(self, held: list[Session], limit: int, whose: str) -> Session | None:
         if len(held) < limit:
@@ -187,6 +229,15 @@ class Registry:
             )
         return min(idle, key=lambda session: session.last_used)
 
+    def _check_open(self) -> None:
+        """Raises `ResourceLimitExceeded` if no new work may begin."""
+        if self.draining:
+            raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
+
+    async def _make_room(self, longest_idle: Session) -> None:
+        log.info("stopping the longest idle session to make room", session=longest_idle.id)
+        await longest_idle.stop_if_idle(must_end=True)
+
     async def _check_room(self, caller: Caller, handle: str) -> None:
         """Raises `ResourceLimitExceeded` if the session is new and the caller's disk space is used up."""
         is_open = (caller.principal, handle) in self._sessions
@@ -194,7 +245,7 @@ class Registry:
             await self._disk.check_room(caller.principal)
 
     def _reopen(self, caller: Caller, handle: str) -> Session | None:
-        """Open a session of an earlier server process: it has its files and its transcript, but no variables."""
+        """Open a session of an earlier server process: it has its files, its transcript, and perhaps its variables."""
         record = self.stored.record(caller, handle)
         try:
             return None if record is None else self._open(self.stored.directory(caller.principal, handle), record)
@@ -210,7 +261,7 @@ class Registry:
             if number < len(settled) - MAX_STOPPED or session.last_used < oldest:
                 del self._sessions[session.principal, session.id]
                 session.unload()
-                self.on_kernel(session)
+                self.observers.kernel_changed(session)
 
     def _open(self, directory: Path, record: Record, *, is_new: bool = False) -> Session:
         self._unload_settled()
@@ -222,31 +273,16 @@ class Registry:
                 delete_tree(directory)
                 raise SessionNotFound(f"there is no session {record.session_id!r} any more", "Use another one.")
             record = found or record
-            life = Life(record.session_id)
             files = SessionFiles(self._home, self._disk, self._tasks, directory, record, self._volumes)
-            binding = KernelBinding(self._settings, self._pool, self._tasks, record, life, files)
-            binding.before_cell = self.before_cell
-            session = Session(self._settings, self._tasks, directory, lock, record, binding, life, self)
+            session = Session(self._settings, self._pool, self._tasks, directory, lock, record, files, self.observers)
         except BaseException:
             lock.close()
             raise
         self._sessions[session.principal, session.id] = session
         self._tasks.start_soon(session.run)
-        self.on_change(session)
-        self.on_kernel(session)
+        self.observers.session_changed(session)
+        self.observers.kernel_changed(session)
         return session
-
-    # -- events of sessions (session.Listener) ------------------------------------------------------------------
-
-    def session_changed(self, session: Session) -> None:
-        self.on_change(session)
-
-    def kernel_changed(self, session: Session) -> None:
-        self.on_kernel(session)
-
-    def execution_submitted(self, execution: Execution) -> None:
-        for call in self.on_submit:
-            call(execution)
 
     async def destroy(self, session: Session) -> None:
         """Delete a session and all its data, even if the caller stops waiting. Raises `StorageFailed`."""
@@ -274,8 +310,8 @@ class Registry:
             self._sessions.pop((session.principal, session.id), None)
             session.life.note(Event.DESTROYED)
             session.deleted.set_result(failure)
-            self.on_change(session)
-            self.on_kernel(session)
+            self.observers.session_changed(session)
+            self.observers.kernel_changed(session)
 
     # -- background ---------------------------------------------------------------------------------------------
 
@@ -289,9 +325,11 @@ class Registry:
             life = self._settings.config.sessions.default_timeout_seconds
             await anyio.sleep(min(life / EXPIRY_CHECKS_PER_LIFE, MAX_EXPIRY_CHECK_SECONDS))
             for session in list(self._sessions.values()):
-                if _has_kernel(session) and session.is_idle and time.monotonic() - session.last_used > life:
+                due = max(session.last_used + life, session.queue.binding.saved.next_attempt)
+                if _has_kernel(session) and session.is_idle and time.monotonic() > due:
                     log.info("stopping an idle session", session=session.id)
-                    background.start(self._tasks, "stopping an idle session", session.stop)
+                    stop = partial(session.stop_if_idle, must_end=False)
+                    background.start(self._tasks, "stopping an idle session", stop)
 
     async def close(self) -> None:
         """Close all sessions at once, so that everything is on disk. The kernels end with their task group."""

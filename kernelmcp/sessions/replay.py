@@ -46,4 +46,4 @@ class Replay:
             return
         self.failed = execution
         for later in self.executions[self.executions.index(execution) + 1 :]:
-            self._session.interrupt(later)
+            self._session.queue.interrupt(later)

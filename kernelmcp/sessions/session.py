@@ -6,7 +6,7 @@ Must not know MCP.
 import asyncio
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import anyio.abc
 import anyio.to_thread
@@ -22,28 +22,59 @@ from kernelmcp.executions.handler_call import HandlerCall
 from kernelmcp.executions.ids import mark_of, mint_id
 from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.files.home import Lock
+from kernelmcp.kernel.pool import Pool
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.notebook.transcript import Transcript
 from kernelmcp.sessions import background
-from kernelmcp.sessions.kernel_binding import KernelBinding
-from kernelmcp.sessions.life import Event, Life, PublicState, State
-from kernelmcp.sessions.persons_cells import PersonsCells
+from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
+from kernelmcp.sessions.life import Event, PublicState, State
+from kernelmcp.sessions.past import Past
 from kernelmcp.sessions.queue import ExecutionQueue
 from kernelmcp.sessions.storage.record import Record, now
 from kernelmcp.sessions.storage.saver import Saver
+from kernelmcp.sessions.storage.session_files import SessionFiles
 
 
-class Listener(Protocol):
-    """Receives the events of all sessions: the registry."""
+class Observer:
+    """Follows the sessions of a server. Here each event is ignored."""
 
     def session_changed(self, session: "Session") -> None:
         """The session was created, used, stopped or destroyed."""
 
     def kernel_changed(self, session: "Session") -> None:
-        """The session got a kernel, or no longer has one."""
+        """The session was opened, is gone, or has another kernel."""
 
     def execution_submitted(self, execution: Execution) -> None:
         """An execution was submitted. Called in the context of the request that submitted it."""
+
+    async def before_cell(self, kernel: Kernel) -> None:
+        """A kernel is about to get a cell, and waits for this."""
+
+
+class Observers(Observer):
+    """All observers of a server, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._all: list[Observer] = []
+
+    def add(self, observer: Observer) -> None:
+        self._all.append(observer)
+
+    def session_changed(self, session: "Session") -> None:
+        for observer in self._all:
+            observer.session_changed(session)
+
+    def kernel_changed(self, session: "Session") -> None:
+        for observer in self._all:
+            observer.kernel_changed(session)
+
+    def execution_submitted(self, execution: Execution) -> None:
+        for observer in self._all:
+            observer.execution_submitted(execution)
+
+    async def before_cell(self, kernel: Kernel) -> None:
+        for observer in self._all:
+            await observer.before_cell(kernel)
 
 
 class Session:
@@ -52,20 +83,19 @@ class Session:
     def __init__(
         self,
         settings: Settings,
+        pool: Pool,
         tasks: anyio.abc.TaskGroup,
         directory: Path,
         lock: Lock,
         record: Record,
-        binding: KernelBinding,
-        life: Life,
-        listener: Listener,
+        files: SessionFiles,
+        observers: Observers,
     ) -> None:
         self.record = record
-        self.life = life
+        self.files = files
         self.executions = KeptExecutions(settings, directory / "outputs")
         self.log = CellLog(directory / LOG)
         self.transcript = Transcript(directory / "notebook.ipynb", self.log)
-        self.files = binding.files
         self.last_used = time.monotonic()
         self.deleted: asyncio.Future[StorageFailed | None] = asyncio.get_running_loop().create_future()
         """Resolved when it is destroyed and its name is free; the result says why not everything could be deleted."""
@@ -73,14 +103,13 @@ class Session:
         self._tasks = tasks
         self._directory = directory
         self._lock = lock
-        self._binding = binding
-        self._listener = listener
-        self.persons = PersonsCells(record, binding, self.executions, self.log, on_end=self._execution_ended)
-        binding.on_late = self._hear_late
-        binding.on_kernel = self._kernel_changed
-        self._queue = ExecutionQueue(
-            settings, binding, life, self.persons, self.log, self.id, on_end=self._execution_ended
-        )
+        self.is_saving = False
+        """The server ends, and the variables are not on disk yet."""
+        self._observers = observers
+        saved = SavedVariables(settings.home, directory, record, enabled=settings.config.sessions.hibernate)
+        self.queue = ExecutionQueue(settings, pool, tasks, record, files, saved, self.executions, self.log, self)
+        self.life = self.queue.life
+        self.past = Past(settings, tasks, directory, record, self.queue, self)
         self._saver = Saver(tasks, directory, self.log, self.transcript, self.files)
         self.log.on_late = self._saver.save_soon
         self._recover()
@@ -97,26 +126,18 @@ class Session:
 
     @property
     def state(self) -> PublicState:
-        is_busy = self.life.state is State.IDLE and not self.persons.idle.is_set()
+        is_busy = self.life.state is State.IDLE and not self.queue.persons.idle.is_set()
         return "busy" if is_busy else self.life.public
 
     @property
     def is_idle(self) -> bool:
-        return self._queue.is_empty and self.persons.idle.is_set()
-
-    @property
-    def current(self) -> Execution | None:
-        return self._queue.first
+        return self.queue.is_empty and self.queue.persons.idle.is_set()
 
     @property
     def kernel(self) -> Kernel | None:
-        return self._binding.kernel
+        return self.queue.binding.kernel
 
     # -- the queue ----------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Request a kernel. Raises `SessionNotFound` when the session is being destroyed."""
-        self._queue.start()
 
     def submit(
         self,
@@ -132,9 +153,9 @@ class Session:
         Its time limit is at most `longest_seconds` or, without that, the policy's. Raises `SessionNotFound` and, unless
         it `is_queued_anyway`, `ResourceLimitExceeded`.
         """
-        self.start()
+        self.queue.start()
         limit = self._settings.config.sessions.max_queued
-        if self._queue.waiting >= limit and not is_queued_anyway:
+        if self.queue.waiting >= limit and not is_queued_anyway:
             raise ResourceLimitExceeded(
                 f"{limit} executions are already waiting in session {self.id!r}",
                 "Wait for them (get_execution), cancel_execution, or use another session.",
@@ -147,10 +168,10 @@ class Session:
         execution = Execution(self.id, self.principal, code, seconds, fold.outputs, fold, own_id)
         execution.on_finish.append(self._note_unstarted)
         execution.call, execution.asked_timeout_seconds = call, timeout_seconds
-        self._listener.execution_submitted(execution)
+        self._observers.execution_submitted(execution)
         self.executions.add(execution)
         self.touch()
-        self._queue.add(execution)
+        self.queue.add(execution)
         return execution
 
     def touch(self) -> None:
@@ -161,7 +182,7 @@ class Session:
         """Run its executions until the session is destroyed or unloaded, or the server ends. Started once."""
         if self.log.size or self.transcript.exists:
             self._saver.save_soon()  # the notebook may be incomplete, older, or somebody else's
-        await self._queue.run()
+        await self.queue.run()
 
     def _recover(self) -> None:
         """End what ran when an earlier server was killed. Raises `StorageFailed`."""
@@ -181,38 +202,31 @@ class Session:
     def _note_unstarted(self, execution: Execution) -> None:
         if execution.started is None:
             self.log.cancelled(execution.id)
+            self.executions.trim()
 
-    def _hear_late(self, execution_id: str, kind: str, content: dict[str, Any]) -> None:
-        """Handle the output of a task that outlives its cell: it belongs to that cell."""
-        if (execution := self.executions.get(execution_id)) is not None:
-            execution.hear(kind, content)
+    # -- events of the queue (queue.Owner) ----------------------------------------------------------------------
 
-    def interrupt(self, execution: Execution) -> bool:
-        """Interrupt a running execution, or remove a waiting one from the queue. False if it has already ended."""
-        return self._queue.interrupt(execution)
+    async def before_cell(self, kernel: Kernel) -> None:
+        await self._observers.before_cell(kernel)
 
-    def interrupt_all(self) -> None:
-        """Interrupt the running execution, and cancel the waiting ones."""
-        self._queue.interrupt_all()
-
-    async def until_idle(self) -> None:
-        """Wait until all executions that run or wait now have ended."""
-        while (execution := self._queue.last) is not None:
-            await execution.done.wait()
-            await asyncio.sleep(0)  # let the queue's task continue first
-
-    def _execution_ended(self, execution: Execution) -> None:
+    def execution_ended(self, execution: Execution) -> None:
         self.record.execution_count += 1
         self.touch()
         self.log.ended(execution.id, recorded.to_line(execution))
         self.executions.trim()
         self._saver.save_soon()
-        self._listener.session_changed(self)
+        self.past.note_changed()
+        self._observers.session_changed(self)
 
-    def _kernel_changed(self) -> None:
-        if self.kernel is None:
-            self.persons.kernel_ended()
-        self._listener.kernel_changed(self)
+    def kernel_changed(self) -> None:
+        self._observers.kernel_changed(self)
+
+    def past_asked_for(self, execution: Execution, content: dict[str, Any]) -> None:
+        self.past.answer(execution, content)
+
+    def changed(self) -> None:
+        self.touch()
+        self._observers.session_changed(self)
 
     # -- its life -----------------------------------------------------------------------------------------------
 
@@ -224,43 +238,50 @@ class Session:
             await background.complete(self._tasks, lambda: self._replace_kernel(files=files))
         elif files:
             await background.complete(self._tasks, self.files.empty)
-        self._listener.session_changed(self)
+        self._observers.session_changed(self)
 
     async def _replace_kernel(self, *, files: bool) -> None:
-        async with self._queue.turn:
-            self._queue.cancel_all(files_deleted=files)
-            await self._binding.replace(files=files)
+        async with self.queue.turn:
+            self.queue.cancel_all(files_deleted=files)
+            await self.queue.binding.replace(files=files)
 
-    async def stop(self) -> bool:
-        """End the kernel; files and transcript stay. False if there was none."""
-        return await background.complete(self._tasks, self._stop)
+    async def stop(self, *, save: bool = True) -> bool:
+        """End the kernel; files and transcript stay, and with `save` the variables. False if there was none."""
+        return await background.complete(self._tasks, lambda: self._stop(save=save))
 
-    async def _stop(self) -> bool:
-        was_live = await self._end_kernel()
+    async def stop_if_idle(self, *, must_end: bool) -> None:
+        """End the kernel and save its variables, unless something runs or waits by then. Without `must_end`, it goes on
+        if they could not be saved now, and may be later: the disk is full, or a person's cell has come."""
+        await background.complete(self._tasks, lambda: self._stop_if_idle(must_end=must_end))
+
+    async def _stop_if_idle(self, *, must_end: bool) -> None:
+        async with self.queue.turn:
+            if not self.is_idle or not await self.queue.binding.stop(must_end=must_end):
+                return
+        await self._stopped()
+
+    async def _stop(self, *, save: bool) -> bool:
+        was_live = await self._end_kernel(save=save)
+        await self._stopped()
+        return was_live
+
+    async def _stopped(self) -> None:
+        self.executions.trim(stopped=True)
         await self._saver.save()
-        self._listener.session_changed(self)
-        return was_live
+        self._observers.session_changed(self)
 
-    async def _end_kernel(self, *, files_deleted: bool = False) -> bool:
-        async with self._queue.turn:
-            self._queue.cancel_all(files_deleted=files_deleted)
-            was_live = await self._binding.stop()
-        self.executions.trim(stopped=True)
-        return was_live
-
-    def kill(self) -> None:
-        """End the kernel of an idle session at once, without waiting for its exit. Files and transcript stay."""
-        self._binding.kill()
-        self.executions.trim(stopped=True)
-        self._saver.save_soon()
-        self._listener.session_changed(self)
+    async def _end_kernel(self, *, save: bool, files_deleted: bool = False) -> bool:
+        async with self.queue.turn:
+            self.queue.cancel_all(files_deleted=files_deleted)
+            return await self.queue.binding.stop(save=save)
 
     async def destroy(self) -> None:
         """End the kernel and delete all data of the session. Only the registry calls it, after `life` has noted that
         the session is ending. Raises `StorageFailed`."""
-        await self._end_kernel(files_deleted=True)
-        self._queue.close()
-        await self._queue.wait_closed()
+        self.past.close()
+        await self._end_kernel(save=False, files_deleted=True)
+        self.queue.close()
+        await self.queue.wait_closed()
         self._saver.cancel()
         self.log.abandon()
         self.executions.clear()
@@ -278,23 +299,28 @@ class Session:
     @property
     def is_settled(self) -> bool:
         """True if it is stopped, everything is on disk, and no work is pending."""
-        busy = not self.is_idle or self._queue.turn.locked() or self.files.lock.locked()
+        busy = not self.is_idle or self.queue.turn.locked() or self.files.lock.locked()
         return self.life.state is State.STOPPED and not busy and self._saver.is_done and self.log.is_calm
 
     def unload(self) -> None:
         """Drop a settled session and its executions from memory. It stays on disk, and any server may open it again."""
+        self.past.close()
         self.life.note(Event.UNLOAD)
-        self._queue.close()
+        self.queue.close()
         self.executions.clear()
         self.transcript.close()
         self._lock.close()
 
     async def close(self) -> None:
         """Close the queue and write all unsaved data. Called when the server ends."""
-        self._queue.close()
-        await self._queue.wait_closed()
+        self.past.close()
+        self.is_saving = self.queue.binding.has_unsaved
+        self.queue.close()
+        await self.queue.wait_closed()
         self.log.flush()
         await self._saver.save()
+        await self.queue.binding.hibernate()
+        self.is_saving = False
         self._saver.cancel()
         self.executions.clear()
         await anyio.to_thread.run_sync(self.transcript.close)

@@ -34,6 +34,8 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
+from kernelmcp.mcp_server.views.pages import is_page
+from kernelmcp.output.sanitize import as_dict
 from kernelmcp.stdio.message_bounds import excess
 
 # A 5 MB cell must pass, with room; a longer line is discarded and answered with an error.
@@ -106,7 +108,8 @@ class Wire(ObjectReceiveStream[SessionMessage | Exception], ObjectSendStream[Ses
 
     def _note(self, message: JSONRPCMessage) -> None:
         if isinstance(message, JSONRPCRequest) and message.method in LARGE_REQUESTS:
-            self._large.add(message.id)
+            if not is_page((message.params or {}).get("uri")):
+                self._large.add(message.id)
         elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
             self._settle((message.params or {}).get("requestId"))  # it will not be answered
 
@@ -150,17 +153,12 @@ class Wire(ObjectReceiveStream[SessionMessage | Exception], ObjectSendStream[Ses
             self._buffer += chunk
 
     async def _refuse(self, line: bytes, reason: str) -> None:
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):
-            message, code = None, PARSE_ERROR
-        else:
-            code = INVALID_REQUEST
-        request_id: Any = cast("dict[str, Any]", message).get("id") if isinstance(message, dict) else None
-        if not isinstance(request_id, str | int):
-            request_id = None
+        code, request_id = PARSE_ERROR, None
+        with suppress(ValueError, RecursionError):
+            request_id, code = as_dict(json.loads(line)).get("id"), INVALID_REQUEST
+        known = request_id if isinstance(request_id, str | int) else None
         log.warning("refused a message", reason=reason[:200])
-        await self._writer.write(lambda: _error(request_id, code, "the message is not valid JSON-RPC in UTF-8"))
+        await self._writer.write(lambda: _error(known, code, "the message is not valid JSON-RPC in UTF-8"))
 
 
 def _id_at_an_end(line: bytes) -> str | int | None:
@@ -172,7 +170,7 @@ def _id_at_an_end(line: bytes) -> str | int | None:
 def _encoded(item: SessionMessage) -> bytes:
     """The encoded message; empty if it cannot be encoded and nobody waits for it."""
     try:
-        return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        return jsonrpc_message_adapter.dump_json(item.message, by_alias=True, exclude_unset=True)
     except ValueError:
         log.exception("a message could not be encoded")
         if not isinstance(item.message, JSONRPCResponse):

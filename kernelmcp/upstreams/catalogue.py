@@ -6,10 +6,9 @@ Plain values without I/O. Every text in them comes from the upstream, and is hos
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 ErrorKind = Literal["ToolError", "ToolDenied", "ToolTimeout", "ServerUnavailable", "LimitExceeded"]
-ERROR_KINDS: tuple[ErrorKind, ...] = get_args(ErrorKind)
 State = Literal["connecting", "ready", "unavailable", "login_needed", "disabled"]
 
 
@@ -42,7 +41,7 @@ class Catalogue:
 
 
 @dataclass(frozen=True)
-class CallResult:
+class ToolCallResult:
     """MCP's CallToolResult with its wire names: a `value`, or for a large one the unparsed `raw` JSON text."""
 
     value: dict[str, Any] | None

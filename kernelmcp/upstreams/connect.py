@@ -4,21 +4,21 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import cast
 
 import httpx2
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED
 from pydantic import ValidationError
 
-from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.config.upstream_settings import UpstreamSettings
+from kernelmcp.errors import cause
 from kernelmcp.output.sanitize import clean, without_colour
 from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.conversation import Conversation, open_conversation
 from kernelmcp.upstreams.http import open_http, open_sse
-from kernelmcp.upstreams.large import LargeResults
+from kernelmcp.upstreams.large_results import LargeResults
 from kernelmcp.upstreams.link import Link
-from kernelmcp.upstreams.minder import Minder
+from kernelmcp.upstreams.process_reaper import ProcessReaper
 from kernelmcp.upstreams.stdio import open_stdio
 from kernelmcp.upstreams.target import target_of, without_secrets
 
@@ -27,18 +27,14 @@ Authorize = Callable[[str, AddressRules, Mapping[str, str]], httpx2.Auth | None]
 """Maps a server's name, address rules and headers to the authentication of its requests."""
 
 
-def _nothing(_: Link) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Way:
     """Parameters that all connections share."""
 
-    minder: Minder
+    reaper: ProcessReaper
     authorize: Authorize
     max_mb: Callable[[], int]
-    on_link: Callable[[Link], None] = _nothing
+    on_link: Callable[[Link], None] = lambda _: None
     """Called with each connection as soon as it exists."""
 
 
@@ -51,16 +47,11 @@ async def connected(
     rules = AddressRules(target.url, allow_private=settings.private_addresses is True)
     large = LargeResults(way.max_mb)
 
-    def authorize() -> httpx2.Auth | None:
-        return way.authorize(name, rules, target.headers)
-
-    match settings.transport:
-        case "stdio":
-            opened = open_stdio(target.command, target.args, target.env, target.cwd, large, way.minder)
-        case "http":
-            opened = open_http(rules, target.headers, authorize(), large)
-        case "sse":
-            opened = open_sse(rules, target.headers, authorize(), large)
+    if settings.transport == "stdio":
+        opened = open_stdio(target.command, target.args, target.env, target.cwd, large, way.reaper)
+    else:
+        open_web = open_http if settings.transport == "http" else open_sse
+        opened = open_web(rules, target.headers, way.authorize(name, rules, target.headers), large)
     async with opened as its_link:
         link = replace(its_link, last_words=lambda: without_secrets(its_link.last_words(), settings, os.environ))
         way.on_link(link)
@@ -100,11 +91,3 @@ def in_words(exc: BaseException, settings: UpstreamSettings) -> str:
             said = f"the connection failed: {type(exc).__name__}"
     said = without_secrets(without_colour(clean(said)), settings, os.environ)[:MAX_REASON_CHARS]
     return "".join(char if char.isprintable() else " " for char in said)
-
-
-def cause(exc: BaseException) -> BaseException:
-    """The first exception inside nested exception groups."""
-    while isinstance(exc, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", exc)
-        exc = group.exceptions[0]
-    return exc

@@ -7,9 +7,9 @@ results that differ from their declared schema, after the tool has done its work
 import itertools
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -40,11 +40,12 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from kernelmcp.output.sanitize import MAX_DEPTH, as_dict, is_readable
-from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Tool, UpstreamError
-from kernelmcp.upstreams.large import LARGE_BYTES, MAX_PARSED_BYTES, LargeResults, Waiting
+from kernelmcp.json_bounds import WEIGHT, JsonBounds, check_json
+from kernelmcp.output.sanitize import as_dict, is_readable
+from kernelmcp.upstreams.catalogue import Catalogue, Tool, ToolCallResult, UpstreamError
+from kernelmcp.upstreams.large_results import LARGE_BYTES, MAX_PARSED_BYTES, LargeResults, Waiting
 from kernelmcp.upstreams.link import NUMBER_HEADER, Link
-from kernelmcp.upstreams.listing import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Listing, list_tools, text_of
+from kernelmcp.upstreams.tool_listing import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Listing, list_tools, text_of
 from kernelmcp.version import __version__
 
 # Above the ids that mcp gives its own requests.
@@ -100,19 +101,19 @@ class Conversation:
             tools=tools,
         )
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> CallResult:
+    async def tool_call(self, tool: str, arguments: Mapping[str, Any]) -> ToolCallResult:
         """Call a tool. Raises `MCPError`, and `UpstreamError` for an invalid result. Cancelling it cancels the call
         there."""
         if _check(tool, arguments) >= LARGE_BYTES:
             await anyio.lowlevel.checkpoint()  # the arguments are encoded again: other tasks run in between
         value, waiting = await self._request("tools/call", {"name": tool, "arguments": arguments}, tool)
         if waiting.raw is not None:
-            return CallResult(None, waiting.raw, waiting.is_error, len(waiting.raw))
+            return ToolCallResult(None, waiting.raw, waiting.is_error, len(waiting.raw))
         if value.get("resultType") == "input_required":
             raise UpstreamError(
                 "ToolError", f"{self._name}.{tool} asks the user for something before it answers: it can't be used here"
             )
-        return CallResult(value, None, value.get("isError") is True, len(json.dumps(value)))
+        return ToolCallResult(value, None, value.get("isError") is True, len(json.dumps(value)))
 
     async def listen(self, changed: Callable[[], None], settled: Callable[[], None]) -> None:
         """Listen for changes of tools, as a server of 2026-07-28 reports them. Returns if it does not, or no longer
@@ -181,26 +182,11 @@ def _check(tool: str, arguments: Mapping[str, Any]) -> int:
     would end the connection, and other calls."""
     try:
         text = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
-        # With fewer brackets, it cannot be nested too deeply.
-        if text.count(b"[") + text.count(b"{") > MAX_DEPTH:
-            _check_depth(arguments)
+        check_json(text, JsonBounds(len(text), max_values=WEIGHT * len(text)))
         return len(text)
     except (ValueError, RecursionError, TypeError) as exc:
         said = "JSON has no NaN and no infinity" if "Out of range" in str(exc) else "they are nested too deep, or odd"
         raise UpstreamError("ToolError", f"{tool}: its arguments cannot be sent: {said}") from exc
-
-
-def _check_depth(value: Any) -> None:
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [item for one in level for item in _inner(one) if isinstance(item, dict | list)]
-        if not level:
-            return
-    raise ValueError("nested too deep")
-
-
-def _inner(value: Any) -> Iterable[Any]:
-    return cast("dict[str, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
 
 
 @asynccontextmanager

@@ -9,19 +9,19 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import anyio
 import httpx2
+from anyio.abc import ObjectReceiveStream
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from kernelmcp.upstreams.addresses import AddressRules
-from kernelmcp.upstreams.bounded import BoundedTransport, Pieces
-from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
-from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, TOO_LARGE, UNREACHED, Link, Pace, Reading
+from kernelmcp.upstreams.bounded_http import BoundedTransport, Pieces
+from kernelmcp.upstreams.large_results import LargeResults, Lines, TooLong
+from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, TOO_LARGE, UNREACHED, Link, ReadThrottle
 
 CONNECT_SECONDS = 30.0
 # A quiet stream of events is closed after this time, in seconds. Calls have their own limit.
@@ -41,10 +41,6 @@ FAILED = "kernelmcp.failed"
 """Extension of an answer that no server gave: the reason, as a clause for a person."""
 
 
-class HttpFailed(Exception):
-    """The text is a clause for a person."""
-
-
 @asynccontextmanager
 async def open_http(
     rules: AddressRules, headers: Mapping[str, str], auth: httpx2.Auth | None, large: LargeResults
@@ -57,7 +53,7 @@ async def open_http(
         _client(headers, auth, guard) as client,
         streamable_http_client(rules.url, http_client=client, max_sse_event_size=most) as (read, write),
     ):
-        yield Link(_Noticed(read, ended), write, ended, guard.reason, _no_words)
+        yield Link(_Noticed(read, ended), write, ended, guard.reason)
 
 
 @asynccontextmanager
@@ -79,7 +75,7 @@ async def open_sse(
         rules.url, dict(headers), CONNECT_SECONDS, QUIET_SECONDS, httpx_client_factory=client, auth=auth
     )
     async with opened as (read, write):
-        yield Link(_Noticed(read, ended), write, ended, guard.reason, _no_words)
+        yield Link(_Noticed(read, ended), write, ended, guard.reason)
 
 
 def _client(
@@ -91,10 +87,6 @@ def _client(
     return httpx2.AsyncClient(headers=plain, auth=auth, timeout=timeout, transport=transport)
 
 
-def _no_words() -> str:
-    return ""
-
-
 class _Guard(httpx2.AsyncBaseTransport):
     def __init__(
         self, rules: AddressRules, large: LargeResults, ended: asyncio.Event, *, answers_elsewhere: bool = False
@@ -104,9 +96,9 @@ class _Guard(httpx2.AsyncBaseTransport):
         self._large = large
         self._ended = ended
         self._answers_elsewhere = answers_elsewhere
-        self._streams = Pace(STREAMS_BURST, STREAMS_PER_SECOND)
+        self._streams = ReadThrottle(STREAMS_BURST, STREAMS_PER_SECOND)
         # For the whole connection: a reopened stream brings no new credit.
-        self._lines = Pace()
+        self._lines = ReadThrottle()
         self._inner = BoundedTransport(rules)
         self._failure = ""
 
@@ -207,11 +199,11 @@ class _Events(httpx2.AsyncByteStream):
     """A stream of events: large answers are set aside, and lines are throttled. It ends where it breaks, and with the
     call that it answers."""
 
-    def __init__(self, stream: Any, large: LargeResults, pace: Pace, call: int | None) -> None:
+    def __init__(self, stream: Any, large: LargeResults, throttle: ReadThrottle, call: int | None) -> None:
         self._stream = stream
         self._large = large
         self._lines = Lines(large, _DATA)
-        self._pace = pace
+        self._throttle = throttle
         self._call = call
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -224,7 +216,7 @@ class _Events(httpx2.AsyncByteStream):
                 if chunk is None:
                     return
                 for line in self._lines.feed(chunk):
-                    if wait := self._pace.delay():
+                    if wait := self._throttle.delay():
                         await asyncio.sleep(wait)
                     yield line + b"\n"
         except (StopAsyncIteration, TooLong, httpx2.TransportError):
@@ -234,7 +226,7 @@ class _Events(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class _Noticed:
+class _Noticed(ObjectReceiveStream[SessionMessage | Exception]):
     """mcp's stream; sets `ended` when it has ended."""
 
     def __init__(self, stream: Any, ended: asyncio.Event) -> None:
@@ -242,14 +234,8 @@ class _Noticed:
         self._ended = ended
 
     async def receive(self) -> SessionMessage | Exception:
-        return await self._stream.receive()
-
-    def __aiter__(self) -> Reading:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
         try:
-            return await self._stream.__anext__()
+            return await self._stream.receive()
         except BaseException:
             self._ended.set()
             raise
@@ -257,15 +243,6 @@ class _Noticed:
     async def aclose(self) -> None:
         self._ended.set()
         await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> bool | None:
-        return await self._stream.__aexit__(exc_type, exc_val, exc_tb)
 
 
 def _without_length(headers: httpx2.Headers) -> httpx2.Headers:

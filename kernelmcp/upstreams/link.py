@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from anyio.abc import ObjectReceiveStream
 from mcp.shared.message import SessionMessage
 
 # Tells the HTTP transport which call a request belongs to; it is removed before sending.
@@ -20,19 +21,6 @@ UNREACHED, SESSION_GONE, TOO_LARGE = -32097, -32096, -32095
 # A starting server may send many lines; after that, a few lines a second are plenty.
 BURST = 1000.0
 PER_SECOND = 200.0
-
-
-class Reading(Protocol):
-    """The stream that mcp's dispatcher reads: it iterates until the connection has ended."""
-
-    async def receive(self) -> SessionMessage | Exception: ...
-    async def aclose(self) -> None: ...
-    def __aiter__(self) -> "Reading": ...
-    async def __anext__(self) -> SessionMessage | Exception: ...
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> bool | None: ...
 
 
 class Writing(Protocol):
@@ -46,17 +34,17 @@ class Writing(Protocol):
 
 @dataclass(frozen=True)
 class Link:
-    read: Reading
+    read: ObjectReceiveStream[SessionMessage | Exception]
     write: Writing
     ended: asyncio.Event
     """Set when no more messages will come."""
     reason: Callable[[], Awaitable[str]]
     """Returns why it has ended: a clause for a person, or nothing."""
-    last_words: Callable[[], str]
+    last_words: Callable[[], str] = str
     """Returns the end of the process's stderr."""
 
 
-class Pace:
+class ReadThrottle:
     def __init__(self, burst: float = BURST, per_second: float = PER_SECOND) -> None:
         self._burst = self._credit = burst
         self._per_second = per_second

@@ -22,7 +22,7 @@ from kernelmcp.atomic import read_small, replace, stamp_of
 from kernelmcp.errors import InvalidArgument, ResourceLimitExceeded
 from kernelmcp.files.home import private_directory
 from kernelmcp.files.workspace import Workspace
-from kernelmcp.upstreams.stubs.text import UNSEEN
+from kernelmcp.upstreams.stubs.untrusted_text import UNSEEN
 
 Stamp = tuple[tuple[str, int, int, int], ...]
 # In a workspace.

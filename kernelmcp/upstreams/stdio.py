@@ -1,7 +1,7 @@
 """An upstream as a process, with JSON-RPC on its stdin and stdout.
 
 A transport of our own: mcp's joins chunks to a line without a limit, in quadratic time, in the shared event loop. The
-process and its children end with the connection, and with this server however that ends (`Minder`).
+process and its children end with the connection, and with this server however that ends (`ProcessReaper`).
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from mcp_types import (
 )
 
 from kernelmcp.config.client_files import NESTED_VARIABLE
-from kernelmcp.output.sanitize import clean
-from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
-from kernelmcp.upstreams.link import Link, Pace
-from kernelmcp.upstreams.minder import Minder
+from kernelmcp.output.sanitize import as_dict, clean
+from kernelmcp.upstreams.large_results import LargeResults, Lines, TooLong
+from kernelmcp.upstreams.link import Link, ReadThrottle
+from kernelmcp.upstreams.process_reaper import ProcessReaper
 
 # Limit for data that waits for an upstream that does not read; beyond it, the connection counts as broken.
 MAX_PENDING_BYTES = 64 * 1024 * 1024
@@ -58,7 +58,7 @@ async def open_stdio(
     environment: Mapping[str, str],
     folder: str,
     large: LargeResults,
-    minder: Minder,
+    reaper: ProcessReaper,
 ) -> AsyncIterator[Link]:
     """Start the process. Raises OSError if it cannot be started, ValueError for arguments that no process can have."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
@@ -71,13 +71,13 @@ async def open_stdio(
         start_new_session=True,
     )
     group = transport.get_pid()
-    minder.add(group)
+    reaper.add(group)
     try:
         yield Link(process, process, process.ended, process.reason, process.stderr)
     finally:
         with anyio.CancelScope(shield=True):
             await process.end(group)
-            minder.remove(group)
+            reaper.remove(group)
             transport.close()
 
 
@@ -92,7 +92,7 @@ class _Process(asyncio.SubprocessProtocol, ObjectReceiveStream[SessionMessage], 
         self._writable = asyncio.Event()
         self._writable.set()
         self._exited = asyncio.Event()
-        self._pace = Pace()
+        self._throttle = ReadThrottle()
         self._changed: JSONRPCMessage | None = None
         """A pending report of changed tools."""
         self._changed_at = -float("inf")
@@ -164,7 +164,7 @@ class _Process(asyncio.SubprocessProtocol, ObjectReceiveStream[SessionMessage], 
                     self._changed = message
                 is_handled = message is not None and not is_change
                 cost = 1.0 if is_handled else THROWN_AWAY * max(1.0, len(line) / THROWN_AWAY_BYTES)
-                if wait := self._pace.delay(cost):
+                if wait := self._throttle.delay(cost):
                     await asyncio.sleep(wait)
                 if message is not None and is_handled:
                     return SessionMessage(message)
@@ -224,15 +224,10 @@ def _parsed(line: bytes) -> JSONRPCMessage | None:
     notifications.
 
     Responses are not validated: their results are passed on unchanged."""
-    if not line:
-        return None
     try:
-        found: Any = json.loads(line)
+        message = as_dict(json.loads(line))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
-        return None
-    message = cast("dict[str, Any]", found)
     number, result, method = message.get("id"), message.get("result"), message.get("method")
     if method is None and isinstance(result, dict) and isinstance(number, int | str):
         return JSONRPCResponse.model_construct(jsonrpc="2.0", id=number, result=cast("dict[str, Any]", result))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelmcp.config.expansion import ORDINARY, expanded, variables_in
-from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.output.sanitize import as_dict, as_list
-from kernelmcp.upstreams.catalogue import CallResult
+from kernelmcp.upstreams.catalogue import ToolCallResult
 
 # Shorter ones are words that may appear anywhere.
 _MIN_SECRET_CHARS = 6
@@ -68,7 +68,9 @@ def without_secrets(text: str, settings: UpstreamSettings, environ: Mapping[str,
     return text
 
 
-def error_without_secrets(result: CallResult, settings: UpstreamSettings, environ: Mapping[str, str]) -> CallResult:
+def error_without_secrets(
+    result: ToolCallResult, settings: UpstreamSettings, environ: Mapping[str, str]
+) -> ToolCallResult:
     """Do the same in the text parts of an error result."""
     if result.value is None:
         return result

@@ -17,12 +17,13 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from kernelmcp.atomic import NO_FILE
-from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.config.upstream_settings import UpstreamSettings
+from kernelmcp.errors import cause
 from kernelmcp.output.sanitize import clean
-from kernelmcp.upstreams.catalogue import CallResult, Catalogue, State, Status, Tool, ToolChanged, UpstreamError
-from kernelmcp.upstreams.connect import Way, cause, connected, in_words
+from kernelmcp.upstreams.catalogue import Catalogue, State, Status, Tool, ToolCallResult, ToolChanged, UpstreamError
+from kernelmcp.upstreams.catalogue_store import CatalogueStore, Remembered
+from kernelmcp.upstreams.connect import Way, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
-from kernelmcp.upstreams.kept import Kept, Remembered
 from kernelmcp.upstreams.link import SESSION_GONE, TOO_LARGE, UNREACHED, Link
 from kernelmcp.upstreams.logins.login_file import LoginNeeded
 from kernelmcp.upstreams.logins.oauth import Logins
@@ -53,7 +54,7 @@ class Upstream:
         self,
         name: str,
         settings: UpstreamSettings,
-        kept: Kept,
+        store: CatalogueStore,
         logins: Logins,
         way: Way,
         on_change: Callable[[str], None],
@@ -61,7 +62,7 @@ class Upstream:
         self.name = name
         self.settings = settings
         self.catalogue: Catalogue | None = None
-        self._kept = kept
+        self._store = store
         self._logins = logins
         self._login = self._pins_stamp = NO_FILE
         self._way = way
@@ -85,8 +86,8 @@ class Upstream:
 
     def remember(self) -> None:
         """Restore its saved data. Reads files."""
-        self._pins_stamp, self._pins = self._kept.pins_stamp(self.name), self._kept.pins(self.name)
-        if (found := self._kept.catalogue(self.name, self._identity)) is not None:
+        self._pins_stamp, self._pins = self._store.pins_stamp(self.name), self._store.pins(self.name)
+        if (found := self._store.catalogue(self.name, self._identity)) is not None:
             self.catalogue, self._was_legacy = found.catalogue, found.is_legacy
 
     # -- its task -----------------------------------------------------------------------------------------------
@@ -179,12 +180,12 @@ class Upstream:
         catalogue = conversation.catalogue(tools)
         if self._pins is None:
             self._pins = {tool.name: tool.digest for tool in tools}
-            await anyio.to_thread.run_sync(self._kept.keep_pins, self.name, dict(self._pins))
+            await anyio.to_thread.run_sync(self._store.keep_pins, self.name, dict(self._pins))
         if catalogue != self.catalogue:
             self.catalogue = catalogue
             self._on_change(self.name)
             remembered = Remembered(catalogue, not conversation.is_modern)
-            await anyio.to_thread.run_sync(self._kept.keep_catalogue, self.name, self._identity, remembered)
+            await anyio.to_thread.run_sync(self._store.keep_catalogue, self.name, self._identity, remembered)
 
     def _set(self, state: State, error: str | None = None) -> None:
         if (state, error) != (self._state, self._error):
@@ -199,9 +200,9 @@ class Upstream:
 
     # -- calls --------------------------------------------------------------------------------------------------
 
-    async def call(
+    async def tool_call(
         self, tool: str, arguments: dict[str, Any], timeout_seconds: float, digest: str | None = None
-    ) -> CallResult:
+    ) -> ToolCallResult:
         """Call a tool. Raises `UpstreamError`, and `ToolChanged` if the tool no longer has this digest."""
         reached = False
         try:
@@ -212,7 +213,7 @@ class Upstream:
                     if digest is not None and ((now := self._tool(tool)) is None or now.digest != digest):
                         raise ToolChanged
                     try:
-                        return self._looked_at(await conversation.call(tool, arguments))
+                        return self._looked_at(await conversation.tool_call(tool, arguments))
                     except MCPError as exc:
                         again = exc.code == SESSION_GONE or (_is_lost(exc) and self._may_repeat(tool))
                         if exc.code == SESSION_GONE and self._open is not None and self._open[1] is conversation:
@@ -256,7 +257,7 @@ class Upstream:
         trusted = self.settings.trust_annotations is not False
         return trusted and found is not None and (found.read_only is True or found.idempotent is True)
 
-    def _looked_at(self, result: CallResult) -> CallResult:
+    def _looked_at(self, result: ToolCallResult) -> ToolCallResult:
         if result.is_error and result.value is not None and "nknown tool" in str(result.value.get("content"))[:300]:
             self._tools_changed.set()
         return error_without_secrets(result, self.settings, os.environ) if result.is_error else result
@@ -285,8 +286,8 @@ class Upstream:
 
     def changed_tools(self) -> dict[str, Literal["new", "changed"]]:
         """Compare with the tools accepted here or by `kernelmcp upstreams try NAME --accept`. Checks a file."""
-        if (stamp := self._kept.pins_stamp(self.name)) != self._pins_stamp:
-            self._pins_stamp, self._pins = stamp, self._kept.pins(self.name) or self._pins
+        if (stamp := self._store.pins_stamp(self.name)) != self._pins_stamp:
+            self._pins_stamp, self._pins = stamp, self._store.pins(self.name) or self._pins
         if self.catalogue is None or self._pins is None:
             return {}
         return {

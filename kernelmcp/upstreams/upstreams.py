@@ -5,7 +5,7 @@ Knows no policy: permission to call is decided above.
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -15,15 +15,13 @@ import structlog
 
 from kernelmcp.config.client_files import configured
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.files.home import Home
-from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Status, UpstreamError
-from kernelmcp.upstreams.kept import FOLDER, Kept
-from kernelmcp.upstreams.minder import Minder
+from kernelmcp.upstreams.catalogue import Catalogue, Status, ToolCallResult, UpstreamError
+from kernelmcp.upstreams.catalogue_store import FOLDER, CatalogueStore
+from kernelmcp.upstreams.process_reaper import ProcessReaper
 
 if TYPE_CHECKING:
-    from kernelmcp.upstreams.connect import Way
-    from kernelmcp.upstreams.logins.oauth import Logins
     from kernelmcp.upstreams.upstream import Upstream
 
 # Settings that can change without a new connection.
@@ -35,16 +33,15 @@ log = structlog.get_logger(__name__)
 class Upstreams:
     """Created only by `open_upstreams`. Belongs to the event loop's thread."""
 
-    def __init__(self, settings: Settings, home: Home, tasks: anyio.abc.TaskGroup, minder: Minder) -> None:
+    def __init__(self, settings: Settings, home: Home, tasks: anyio.abc.TaskGroup, reaper: ProcessReaper) -> None:
         self._settings = settings
         self._home = home
         self._tasks = tasks
-        self._minder = minder
+        self._reaper = reaper
         self._found: dict[str, Upstream] = {}
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._applying = anyio.Lock()
-        self._way: Way | None = None
         self._closed = False
 
     @property
@@ -69,16 +66,16 @@ class Upstreams:
         """Call this with the name of a server that came or went, or whose tools, state or settings have changed."""
         self._listeners.append(callback)
 
-    async def call(
+    async def tool_call(
         self, name: str, tool: str, arguments: dict[str, Any], *, timeout_seconds: float, digest: str | None = None
-    ) -> CallResult:
+    ) -> ToolCallResult:
         """Call a tool. Raises `UpstreamError`, and `ToolChanged` if the tool no longer has the digest that the caller
         has judged: connecting and listing may happen while the call waits. Cancelling the task cancels the call at the
         upstream."""
         upstream = self._found.get(name)
         if upstream is None:
             raise UpstreamError("ServerUnavailable", f"there is no MCP server {name!r}")
-        return await upstream.call(tool, arguments, timeout_seconds, digest)
+        return await upstream.tool_call(tool, arguments, timeout_seconds, digest)
 
     def changed_tools(self, name: str) -> dict[str, Literal["new", "changed"]]:
         """Compare with the tools accepted at the first contact, or by a person since. Checks a file."""
@@ -108,13 +105,14 @@ class Upstreams:
                 self._announce(name)
             return
         self._end(name)
+        from kernelmcp.upstreams.connect import Way
         from kernelmcp.upstreams.logins.oauth import Logins
         from kernelmcp.upstreams.upstream import Upstream
 
-        logins = Logins(self._home.root / FOLDER)
-        upstream = Upstream(
-            name, settings, Kept(self._home.root / FOLDER), logins, self._shared(logins), self._announce
-        )
+        folder = self._home.root / FOLDER
+        logins = Logins(folder)
+        way = Way(self._reaper, logins.authorize, lambda: self._settings.config.upstreams.result_mb)
+        upstream = Upstream(name, settings, CatalogueStore(folder), logins, way, self._announce)
         await anyio.to_thread.run_sync(upstream.remember)
         self._found[name] = upstream
         if not settings.disabled:
@@ -145,21 +143,13 @@ class Upstreams:
         for name in list(self._scopes):
             self._end(name)
 
-    def _shared(self, logins: "Logins") -> "Way":
-        if self._way is None:
-            from kernelmcp.upstreams.connect import Way
-
-            self._way = Way(self._minder, logins.authorize, lambda: self._settings.config.upstreams.result_mb)
-        return self._way
-
 
 @asynccontextmanager
 async def open_upstreams(settings: Settings, home: Home) -> AsyncIterator[Upstreams]:
     """Start the upstreams in the background. Leaving the context ends them, and their processes."""
-    minder = Minder()
-    try:
+    with closing(ProcessReaper()) as reaper:
         async with anyio.create_task_group() as tasks:
-            upstreams = Upstreams(settings, home, tasks, minder)
+            upstreams = Upstreams(settings, home, tasks, reaper)
             await upstreams.apply(settings)
             settings.on_change(upstreams.follow)
             try:
@@ -167,8 +157,6 @@ async def open_upstreams(settings: Settings, home: Home) -> AsyncIterator[Upstre
             finally:
                 upstreams.close()
                 tasks.cancel_scope.cancel()
-    finally:
-        minder.close()
 
 
 async def _run(upstream: "Upstream", scope: anyio.CancelScope) -> None:

@@ -15,9 +15,9 @@ from types import ModuleType
 
 from kernelmcp_kernel import languages
 from kernelmcp_kernel.jupyter.user_settings import SettingsRefused, take_user_settings
+from kernelmcp_kernel.runtime.build_identity import BuildError
 from kernelmcp_kernel.runtime.directory import SandboxDirectory, open_directory
 from kernelmcp_kernel.runtime.guest_process import Spawned, spawn_guest
-from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.sandbox.trust import keep_trusted_imports
 from kernelmcp_kernel.settings import settings
 
@@ -41,7 +41,7 @@ def main() -> None:
     sandbox, guest = _start_guest(Path(options.connection_file))
 
     _import_kernelbase()
-    from kernelmcp_kernel.jupyter.kernel import SandboxKernel
+    from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
 
     SandboxKernel.early_directory, SandboxKernel.early_guest = sandbox, guest
     from kernelmcp_kernel.jupyter.launcher import run

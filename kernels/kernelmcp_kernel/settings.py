@@ -8,24 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal
-
-# Default wasm memory of a guest, in MB. The boot image alone takes about 60.
-DEFAULT_MEMORY_MB = 1024
-
-# Default storage of a guest: MB, and number of files.
-DEFAULT_WORKSPACE_MB = 1024
-DEFAULT_MAX_FILES = 10_000
+from typing import Any, Literal
 
 # The folder of a guest's own files, and its default working directory.
 WORKSPACE = "/workspace"
-
-# Default CPU time of tasks between two cells, in seconds.
-DEFAULT_BACKGROUND_CPU_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -85,15 +75,15 @@ class NetworkSettings:
 class KernelSettings:
     """The settings of one kernel process."""
 
-    memory_mb: int = DEFAULT_MEMORY_MB
-    """KERNELMCP_MEMORY_MB: cap of the guest's wasm memory, MiB."""
+    memory_mb: int = 1024
+    """KERNELMCP_MEMORY_MB: cap of the guest's wasm memory, MiB. The boot image alone takes about 60."""
     sandbox: Path | None = None
     """KERNELMCP_SANDBOX_DIRECTORY: the guest's own writable directory. Default: a private one."""
     network: NetworkSettings = NetworkSettings()
     """KERNELMCP_NETWORK. Default: no network."""
-    workspace_mb: int = DEFAULT_WORKSPACE_MB
+    workspace_mb: int = 1024
     """KERNELMCP_WORKSPACE_MB: limit of the guest's files, workspace and /tmp together, MiB; also of a single file."""
-    max_files: int = DEFAULT_MAX_FILES
+    max_files: int = 10_000
     """KERNELMCP_MAX_FILES: maximum number of these files and directories."""
     volumes: tuple[Volume, ...] = ()
     """KERNELMCP_VOLUMES: a JSON list of {"name", "path", "mode"}."""
@@ -101,7 +91,7 @@ class KernelSettings:
     """KERNELMCP_PACKAGES."""
     cpu_seconds: float | None = None
     """KERNELMCP_CPU_SECONDS: CPU time of one execution, seconds. Default: no limit. A request may set another."""
-    background_cpu_seconds: float = DEFAULT_BACKGROUND_CPU_SECONDS
+    background_cpu_seconds: float = 60.0
     """KERNELMCP_BACKGROUND_CPU_SECONDS: CPU time of tasks that cells leave behind, between two cells, seconds."""
     env: dict[str, str] = field(default_factory=dict[str, str])
     """KERNELMCP_ENV, a JSON object: the guest's environment variables."""
@@ -147,43 +137,39 @@ class KernelSettings:
         return 0o700 if self.guest_uid is None else 0o711
 
 
-VARIABLES = frozenset(
-    f"KERNELMCP_{name}"
-    for name in (
-        "BACKGROUND_CPU_SECONDS", "CPU_SECONDS", "ENV", "FOLDER_NOTE", "GUEST_UID", "KEEP_GLOBALS", "MAX_FILES",
-        "MEMORY_MB", "NETWORK", "PACKAGES", "REQUIRED_LAYERS", "SANDBOX_DIRECTORY", "UMASK", "VOLUMES",
-        "WORKING_DIRECTORY", "WORKSPACE_MB",
-    )
-)  # fmt: skip
-"""The environment variables that are settings of a kernel process. The server also uses KERNELMCP_HOME."""
-
-
-def read_settings(environ: Mapping[str, str]) -> KernelSettings:
-    """Read the settings from these environment variables. Raises ValueError for an invalid value."""
-    sandbox = environ.get("KERNELMCP_SANDBOX_DIRECTORY")
-    return KernelSettings(
-        memory_mb=int(environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB),
-        sandbox=Path(sandbox) if sandbox else None,
-        network=NetworkSettings(**json.loads(environ.get("KERNELMCP_NETWORK") or "{}")),
-        workspace_mb=int(environ.get("KERNELMCP_WORKSPACE_MB") or DEFAULT_WORKSPACE_MB),
-        max_files=int(environ.get("KERNELMCP_MAX_FILES") or DEFAULT_MAX_FILES),
-        volumes=tuple(_volume(**found) for found in json.loads(environ.get("KERNELMCP_VOLUMES") or "[]")),
-        packages=PackageSettings(**json.loads(environ.get("KERNELMCP_PACKAGES") or "{}")),
-        cpu_seconds=float(cpu) if (cpu := environ.get("KERNELMCP_CPU_SECONDS")) else None,
-        background_cpu_seconds=float(environ.get("KERNELMCP_BACKGROUND_CPU_SECONDS") or DEFAULT_BACKGROUND_CPU_SECONDS),
-        env=json.loads(environ.get("KERNELMCP_ENV") or "{}"),
-        guest_uid=int(uid) if (uid := environ.get("KERNELMCP_GUEST_UID")) else None,
-        required_layers=tuple(filter(None, environ.get("KERNELMCP_REQUIRED_LAYERS", "").split(","))),
-        working_directory=environ.get("KERNELMCP_WORKING_DIRECTORY") or WORKSPACE,
-        folder_note=environ.get("KERNELMCP_FOLDER_NOTE", ""),
-        umask=int(environ.get("KERNELMCP_UMASK") or "77", 8),
-        keep_globals=environ.get("KERNELMCP_KEEP_GLOBALS") == "1",
-    )
-
-
 def _volume(name: str, path: str, mode: str) -> Volume:
     """A volume; any mode but "rw" means read-only."""
     return Volume(name, path, "rw" if mode == "rw" else "ro")
+
+
+# By environment variable: the field, and how its text is read. The server also uses KERNELMCP_HOME.
+_READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "KERNELMCP_MEMORY_MB": ("memory_mb", int),
+    "KERNELMCP_SANDBOX_DIRECTORY": ("sandbox", Path),
+    "KERNELMCP_NETWORK": ("network", lambda text: NetworkSettings(**json.loads(text))),
+    "KERNELMCP_WORKSPACE_MB": ("workspace_mb", int),
+    "KERNELMCP_MAX_FILES": ("max_files", int),
+    "KERNELMCP_VOLUMES": ("volumes", lambda text: tuple(_volume(**found) for found in json.loads(text))),
+    "KERNELMCP_PACKAGES": ("packages", lambda text: PackageSettings(**json.loads(text))),
+    "KERNELMCP_CPU_SECONDS": ("cpu_seconds", float),
+    "KERNELMCP_BACKGROUND_CPU_SECONDS": ("background_cpu_seconds", float),
+    "KERNELMCP_ENV": ("env", json.loads),
+    "KERNELMCP_GUEST_UID": ("guest_uid", int),
+    "KERNELMCP_REQUIRED_LAYERS": ("required_layers", lambda text: tuple(filter(None, text.split(",")))),
+    "KERNELMCP_WORKING_DIRECTORY": ("working_directory", str),
+    "KERNELMCP_UMASK": ("umask", lambda text: int(text, 8)),
+    "KERNELMCP_FOLDER_NOTE": ("folder_note", str),
+    "KERNELMCP_KEEP_GLOBALS": ("keep_globals", lambda text: text == "1"),
+}
+VARIABLES = frozenset(_READERS)
+"""The environment variables that are settings of a kernel process."""
+
+
+def read_settings(environ: Mapping[str, str]) -> KernelSettings:
+    """Read the settings from these environment variables; an empty one is not set. Raises ValueError for an invalid
+    value."""
+    found = {field: read(environ[name]) for name, (field, read) in _READERS.items() if environ.get(name)}
+    return KernelSettings(**found)
 
 
 @cache

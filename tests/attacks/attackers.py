@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernelmcp_kernel import languages
-from kernelmcp_kernel.guests.cell import Cell, Request
+from kernelmcp_kernel.guests.cell_requests import Cell, Request
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
@@ -29,7 +29,7 @@ from kernelmcp_kernel.languages.python.language import EXIT_BAD_IMAGE
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.packages import pip_policy
 from kernelmcp_kernel.runtime.guest_process import guest_policy, spawn_guest
-from kernelmcp_kernel.sandbox.confine import OS_LAYERS, Policy, spawn
+from kernelmcp_kernel.sandbox.confined_process import OS_LAYERS, Policy, spawn
 from kernelmcp_kernel.sandbox.elf import linked_files
 from kernelmcp_kernel.settings import NetworkSettings, PackageSettings
 

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
+from kernelmcp.upstreams.large_results import LargeResults, Lines, TooLong
 from kernelmcp.upstreams.stdio import _parsed  # pyright: ignore[reportPrivateUsage]
 from kernelmcp_kernel.guests.frames import FrameDecoder, FrameError, Room
 

@@ -22,8 +22,8 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
 from kernelmcp_kernel.languages.python.image import plain_image
+from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.guest_process import closed_to
-from kernelmcp_kernel.runtime.identity import node_binary
 from tests.kernel.wheels import DEAD_INDEX
 
 from .world import World, surroundings

@@ -9,15 +9,15 @@ from typing import Any, Literal
 from kernelmcp.cells.cell import Outputs
 from kernelmcp.code_mode.audit import Audit
 from kernelmcp.code_mode.broker import Broker
-from kernelmcp.code_mode.session_tools import Caller, SessionTools
+from kernelmcp.code_mode.tool_caller import SessionTools, ToolCaller
 from kernelmcp.config.models import Config, Values
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.upstreams import UpstreamSettings, UpstreamsSection
+from kernelmcp.config.upstream_settings import UpstreamSettings, UpstreamsSection
 from kernelmcp.executions.approvals import Answer, Approvals
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.principals import LOCAL
-from kernelmcp.kernel.tool_channel import Reply, ToolCall
-from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Status, Tool, ToolChanged, UpstreamError
+from kernelmcp.kernel.tool_channel import ToolCall, ToolReply
+from kernelmcp.upstreams.catalogue import Catalogue, Status, Tool, ToolCallResult, ToolChanged, UpstreamError
 
 DEADLINE = 60
 
@@ -32,9 +32,9 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def result(text: str = "ok", **fields: Any) -> CallResult:
+def result(text: str = "ok", **fields: Any) -> ToolCallResult:
     value = {"content": [{"type": "text", "text": text}], **fields}
-    return CallResult(value, None, False, len(text) + 50)
+    return ToolCallResult(value, None, False, len(text) + 50)
 
 
 @dataclass
@@ -43,7 +43,7 @@ class FakeUpstreams:
 
     servers: dict[str, UpstreamSettings]
     catalogues: dict[str, Catalogue | None]
-    results: dict[str, CallResult | UpstreamError] = field(default_factory=dict)
+    results: dict[str, ToolCallResult | UpstreamError] = field(default_factory=dict)
     called: list[tuple[str, str, dict[str, Any], float]] = field(default_factory=list)
     news: dict[str, Literal["new", "changed"]] = field(default_factory=dict)
     hang: asyncio.Event | None = None
@@ -67,9 +67,9 @@ class FakeUpstreams:
     def changed_tools(self, name: str) -> dict[str, Literal["new", "changed"]]:
         return self.news
 
-    async def call(
+    async def tool_call(
         self, name: str, tool: str, arguments: dict[str, Any], *, timeout_seconds: float, digest: str | None = None
-    ) -> CallResult:
+    ) -> ToolCallResult:
         catalogue = self.catalogues[name]
         found = catalogue.tool(tool) if catalogue is not None else None
         if digest is not None and (found is None or found.digest != digest):
@@ -110,9 +110,9 @@ class World:
         self.caller = self.new_cell()
         self._ids = iter(range(1, 1_000_000))
 
-    def new_cell(self, principal: str = LOCAL, code: str = "crm.get_deal()") -> Caller:
+    def new_cell(self, principal: str = LOCAL, code: str = "crm.get_deal()") -> ToolCaller:
         execution = Execution("s", principal, code, 10.0, Outputs())
-        return Caller(execution, self.session)
+        return ToolCaller(execution, self.session)
 
     def asking(self, *answers: Answer) -> list[str]:
         """Have the cell's user answer with these, one after the other; the questions as they come."""
@@ -128,8 +128,8 @@ class World:
         approvals.on_change.append(answer)
         return asked
 
-    async def call(self, name: str, /, *, server: str = "crm", size: int = 20, **arguments: Any) -> Reply:
-        return await self.broker.call(self.caller, ToolCall(next(self._ids), server, name, arguments, size))
+    async def call(self, name: str, /, *, server: str = "crm", size: int = 20, **arguments: Any) -> ToolReply:
+        return await self.broker.tool_call(self.caller, ToolCall(next(self._ids), server, name, arguments, size))
 
     async def error(self, name: str, /, *, server: str = "crm", size: int = 20, **arguments: Any) -> tuple[str, str]:
         reply = await self.call(name, server=server, size=size, **arguments)
@@ -138,4 +138,4 @@ class World:
 
     @property
     def use(self) -> Any:
-        return self.caller.execution.tool_use
+        return self.caller.execution.tool_calls

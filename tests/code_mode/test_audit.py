@@ -12,8 +12,8 @@ import pytest
 
 from kernelmcp.code_mode import audit as module
 from kernelmcp.code_mode.audit import append, read_lines
-from kernelmcp.commands.code_mode.audit import report, to_text
-from kernelmcp.executions.tool_use import CallRecord
+from kernelmcp.commands.audit_report import report, to_text
+from kernelmcp.executions.tool_calls import ToolCallRecord
 
 from .fakes import World
 
@@ -125,11 +125,11 @@ async def test_who_reads_the_calls_takes_no_values_from_the_audit(world: Any) ->
 
 
 def test_a_sealed_record_has_no_values_unless_they_are_wanted() -> None:
-    record = CallRecord("p", "s", "e", "crm", "get_deal", {"id": "secret"}, 16)
+    record = ToolCallRecord("p", "s", "e", "crm", "get_deal", {"id": "secret"}, 16)
     record.seal()
     assert "secret" not in json.dumps(record.to_dict())
     assert record.arguments is None
-    record = CallRecord("p", "s", "e", "crm", "get_deal", {"id": "secret"}, 16)
+    record = ToolCallRecord("p", "s", "e", "crm", "get_deal", {"id": "secret"}, 16)
     record.seal(keep_values=True)
     assert record.to_dict()["arguments"] == {"id": "secret"}
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kernelmcp.code_mode import broker as module
-from kernelmcp.code_mode.asked import MAX_SHOWN_CHARS
+from kernelmcp.code_mode.shown_arguments import MAX_SHOWN_CHARS
 from kernelmcp.executions.approvals import Answer
-from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, Tool, UpstreamError
+from kernelmcp.upstreams.catalogue import Catalogue, ErrorKind, Tool, ToolCallResult, UpstreamError
 
 from .fakes import World, result, tool, until
 
@@ -369,7 +369,7 @@ async def test_a_changed_or_new_tool_of_a_pinned_server_is_asked_about(world: Ma
 async def test_a_flood_of_refused_calls_is_noted_in_bounds(world: MakeWorld) -> None:
     one = world(section={"calls_per_execution": 5})
     noted: list[str] = []
-    one.broker.on_call.append(lambda record: noted.append(record.outcome))
+    one.broker.on_tool_call.append(lambda record: noted.append(record.outcome))
     for _ in range(1000):
         await one.call("get_deal")
     assert noted.count("ok") == 5
@@ -392,7 +392,7 @@ async def test_errors_of_upstreams_keep_their_class(world: MakeWorld) -> None:
 async def test_a_large_result_is_passed_on_as_it_is(world: MakeWorld) -> None:
     one = world()
     raw = b'{"content":[{"type":"text","text":"' + b"x" * MB + b'"}]}'
-    one.upstreams.results["get_deal"] = CallResult(None, raw, False, len(raw))
+    one.upstreams.results["get_deal"] = ToolCallResult(None, raw, False, len(raw))
     reply = await one.call("get_deal")
     assert reply.raw is raw
     assert one.use.result_chars["crm"] == len(raw)
@@ -407,5 +407,5 @@ async def test_what_is_sent_twice_counts_once(world: MakeWorld) -> None:
 
 async def test_our_own_bug_is_an_answer_too(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     one = world()
-    monkeypatch.setattr(one.upstreams, "call", None)
+    monkeypatch.setattr(one.upstreams, "tool_call", None)
     assert "its log says why" in (await one.error("get_deal"))[1]

@@ -52,7 +52,7 @@ async def test_the_audit_has_names_and_a_hash_and_no_values(model: Modelling) ->
     toml = settings_of(crm='tools = { "delete_*" = "deny" }')
     async with model(toml=toml) as one:
         fields = await one.run(
-            CAUGHT + "from kernelmcp_guest.servers.calls import call\nfrom servers.crm import get_deal\n"
+            CAUGHT + "from kernelmcp_guest.servers.pending_calls import call\nfrom servers.crm import get_deal\n"
             "get_deal(id='deal_7')\n"
             "print(caught(lambda: call('crm', 'delete_deal', {'id': 'deal_secret'})))"
         )

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 WHAT = """
 import asyncio
-from kernelmcp_guest.servers.calls import call
+from kernelmcp_guest.servers.pending_calls import call
 
 def caught(wanted, *arguments, **named):
     try:

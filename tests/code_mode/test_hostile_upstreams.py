@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 PROGRAM = Path(__file__).parents[1] / "upstreams" / "hostile_server.py"
 CALL_ALL = """
 import json, os, servers
-from kernelmcp_guest.servers.offered import current
+from kernelmcp_guest.servers.servers_index import current
 found = {}
 for name, (original, *_) in current()["alike"]["tools"].items():
     called = getattr(__import__(f"servers.alike.{name}", fromlist=[name]), name)

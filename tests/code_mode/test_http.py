@@ -43,12 +43,12 @@ async def test_a_server_is_its_principals_and_nobody_elses(server: HttpServer) -
         for code in (
             "from servers.crm import get_deal",
             "import servers",
-            "from kernelmcp_guest.servers.calls import call\ncall('crm', 'get_deal', {'id': 'deal_1'})",
+            "from kernelmcp_guest.servers.pending_calls import call\ncall('crm', 'get_deal', {'id': 'deal_1'})",
         ):
             assert (await bob.run(code))["status"] == "error", code
         # What nobody is named for is nobody's.
         fields = await alice.run(
-            "from kernelmcp_guest.servers.calls import call\ncall('secret', 'get_deal', {'id': '1'})"
+            "from kernelmcp_guest.servers.pending_calls import call\ncall('secret', 'get_deal', {'id': '1'})"
         )
         assert "there is no MCP server" in fields["error"]["value"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernelmcp.code_mode.code_mode import Changes
-from kernelmcp.code_mode.offers import Offers
+from kernelmcp.code_mode.tool_offers import Offers
 from kernelmcp.executions.principals import LOCAL
 from kernelmcp.upstreams.catalogue import Status
 from kernelmcp.upstreams.skills import PromotedSkills

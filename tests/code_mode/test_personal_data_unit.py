@@ -9,9 +9,9 @@ import pytest
 
 from kernelmcp.code_mode import personal_data
 from kernelmcp.code_mode.personal_data import MAX_DEPTH, Tokens
-from kernelmcp.config.upstreams import PersonalKind
+from kernelmcp.config.upstream_settings import PersonalKind
 from kernelmcp.executions.approvals import Approvals
-from kernelmcp.upstreams.catalogue import CallResult, UpstreamError
+from kernelmcp.upstreams.catalogue import ToolCallResult, UpstreamError
 
 from .fakes import World, result
 
@@ -191,11 +191,11 @@ async def test_a_server_that_gets_values_does_not_say_them_to_the_guest(world: C
 async def test_a_large_result_is_looked_through_or_refused(world: Callable[..., World]) -> None:
     one = world(tokenize=["email"])
     raw = json.dumps({"content": [{"type": "text", "text": "a@example.com " * 20_000}]}).encode()
-    one.upstreams.results["get_deal"] = CallResult(None, raw, False, len(raw))
+    one.upstreams.results["get_deal"] = ToolCallResult(None, raw, False, len(raw))
     reply = await one.call("get_deal")
     assert reply.raw is None
     assert "example.com" not in json.dumps(reply.result)
-    one.upstreams.results["get_deal"] = CallResult(None, b"x" * 5_000_000, False, 5_000_000)
+    one.upstreams.results["get_deal"] = ToolCallResult(None, b"x" * 5_000_000, False, 5_000_000)
     assert (await one.error("get_deal"))[0] == "LimitExceeded"
-    one.upstreams.results["get_deal"] = CallResult(None, b"[" * 200_000, False, 200_000)
+    one.upstreams.results["get_deal"] = ToolCallResult(None, b"[" * 200_000, False, 200_000)
     assert (await one.error("get_deal"))[0] == "ToolError"

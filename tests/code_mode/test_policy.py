@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kernelmcp.code_mode.policy import decide, may_use
-from kernelmcp.config.upstreams import UpstreamSettings, UpstreamsSection
+from kernelmcp.code_mode.call_policy import decide, may_use
+from kernelmcp.config.upstream_settings import UpstreamSettings, UpstreamsSection
 from kernelmcp.upstreams.catalogue import Tool
 
 from .fakes import tool

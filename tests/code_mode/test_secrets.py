@@ -24,7 +24,7 @@ for top in ('/servers', '/proc', '/etc', '/workspace', '/tmp', '/home'):
                 found.append(open(os.path.join(folder, name), errors='replace').read(1_000_000))
             except OSError:
                 pass
-from kernelmcp_guest.servers.calls import call
+from kernelmcp_guest.servers.pending_calls import call
 for server in ('bad', 'literal'):
     for value in ('result', 'error', 'exit'):
         try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernelmcp.executions.tool_use import CHARS_PER_TOKEN
+from kernelmcp.executions.tool_calls import CHARS_PER_TOKEN
 from kernelmcp.mcp_server.told import LINE, sentence
 
 MAX_TOKENS = 120

@@ -1,6 +1,5 @@
 """What the documentation says is what there is."""
 
-import json
 import os
 import re
 from pathlib import Path
@@ -15,8 +14,6 @@ from ..starting import over_stdio, run_kernelmcp
 from .test_docs_unit import README, TOOLS
 
 DEADLINE_SECONDS = 60
-# What every conversation pays before its first call.
-MAX_TOOLS_CHARS = 11_500
 
 
 def test_every_tool_of_the_real_server_is_documented_with_its_arguments(tmp_path: Path) -> None:
@@ -29,8 +26,6 @@ def test_every_tool_of_the_real_server_is_documented_with_its_arguments(tmp_path
     first_table = TOOLS.partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", first_table, re.MULTILINE)
     tools = anyio.run(listed)
-    told = json.dumps([tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools])
-    assert len(told) <= MAX_TOOLS_CHARS
     found = {tool.name: set(tool.input_schema.get("properties", {})) for tool in tools}
     assert {name: set(re.findall(r"`(\w+)`", arguments)) for name, arguments in rows} == found
     assert set(TOOL_NAMES) == set(found)

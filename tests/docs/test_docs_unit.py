@@ -11,7 +11,7 @@ import pytest
 from kernelmcp import errors
 from kernelmcp.config.models import Config, Policy
 from kernelmcp.config.settings import FIXED_AT_START
-from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.config.upstream_settings import UpstreamSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -152,3 +152,13 @@ def test_decisions_have_numbers_that_are_unique() -> None:
     text = (ROOT / "docs" / "design.md").read_text("utf-8")
     numbers = [int(number) for number in re.findall(r"^(\d+)\. \*\*", text, re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_what_survives_a_kernel_is_what_its_tests_say() -> None:
+    from tests.kernel.test_javascript_state import SURVIVES as JAVASCRIPT_SURVIVES
+    from tests.kernel.test_state import SURVIVES
+
+    page = (ROOT / "docs" / "permanence.md").read_text("utf-8")
+    table = page.partition("## What comes back")[2].partition("## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    assert sorted(re.findall(r"`([^`]+)`", " ".join(rows))) == sorted([*SURVIVES, *JAVASCRIPT_SURVIVES])

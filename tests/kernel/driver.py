@@ -15,8 +15,10 @@ from jupyter_client.manager import KernelManager
 
 from ..processes import is_alive
 
-# Generous: a loaded CI machine takes seconds where an idle one takes milliseconds.
-DEADLINE = 60
+# Generous: a loaded CI machine takes seconds where an idle one takes milliseconds, and there are slow ones.
+DEADLINE = 120
+# For what a file of tests begins with: large packages, and what reads them first.
+PREPARED_SECONDS = 180
 # For a kernel that has nothing else to do, and a guest that has started.
 ANSWER_SECONDS = 15
 
@@ -106,12 +108,15 @@ class Kernel:
         self.close()
         self._open()
         for code in self._prepared:
-            self.run(code)
+            self._prepare(code)
 
     def prepare(self, code: str) -> Ran:
         """Run what all tests of a file need; a kernel that replaces this one runs it, too."""
         self._prepared.append(code)
-        return self.run(code)
+        return self._prepare(code)
+
+    def _prepare(self, code: str) -> Ran:
+        return self.finish(self.send(code), seconds=PREPARED_SECONDS)
 
     def check(self, seconds: float = ANSWER_SECONDS) -> None:
         """Ask for 1, and go back to the workspace, where the next test begins. Leaves no output and no history. Raises
@@ -193,11 +198,12 @@ class Kernel:
             if message["parent_header"].get("msg_id") == request and message["msg_type"] == "status":
                 return
 
-    def interrupt_once_it_prints(self, code: str, **options: Any) -> Ran:
-        """Run a cell that prints when it has come to the point; interrupt it there."""
+    def interrupt_once_it_prints(self, code: str, *, ready: Callable[[], bool] = lambda: True, **options: Any) -> Ran:
+        """Run a cell that prints when it has come to the point; interrupt it there, once it is `ready`."""
         request = self.send(code, **options)
         outputs = [self.output(request)]
         while outputs[-1]["msg_type"] != "stream":
             outputs.append(self.output(request))
+        assert wait_until(ready)
         self.manager.interrupt_kernel()
         return self.finish(request, outputs)

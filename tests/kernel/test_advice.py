@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from packaging.utils import canonicalize_name
 
-from kernelmcp_kernel.packages.standins import module_names
+from kernelmcp_kernel.packages.standins import known_packages
 
 from .conftest import running_kernel
 from .driver import Kernel
@@ -108,7 +108,7 @@ def test_an_error_ends_with_what_works_instead(kernel: Kernel, code: str) -> Non
 def test_hints_and_installations_name_the_same_packages(kernel: Kernel) -> None:
     shown = kernel.run("from kernelmcp_guest import advice; advice._PACKAGES").result
     hinted = {canonicalize_name(module): package for module, package in ast.literal_eval(shown or "").items()}
-    installed = vars(module_names)["_PACKAGES"]
+    installed = vars(known_packages)["_PACKAGES"]
     assert {module: hinted.get(module) for module in installed} == installed
 
 

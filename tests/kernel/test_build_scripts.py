@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernelmcp_kernel.packages.sources.script import needs_compiler
+from kernelmcp_kernel.packages.sources.reading import needs_compiler
 
 EXTENSION = "Extension('a._fast', ['a.c'])"
 PLAIN = f"from setuptools import Extension, setup\nsetup(name='a', ext_modules=[{EXTENSION}])\n"

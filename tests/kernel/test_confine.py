@@ -20,11 +20,12 @@ from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.guest import new_request_id
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.languages.python.image import plain_image
+from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import closed_to
-from kernelmcp_kernel.runtime.identity import node_binary
+from kernelmcp_kernel.runtime.places import RUNTIME
 from kernelmcp_kernel.sandbox import landlock, probe
-from kernelmcp_kernel.sandbox.confine import layers
+from kernelmcp_kernel.sandbox.confined_process import layers
 
 from ..processes import command_line
 from .conftest import running_kernel
@@ -47,7 +48,8 @@ def check_confined(guest: psutil.Process) -> None:
     assert (found["NoNewPrivs"], found["Seccomp"], found["Umask"]) == ("1", "2", f"{users_umask():04o}")
     assert os.getsid(guest.pid) == guest.pid
     kinds = {os.readlink(fd).split(":")[0] for fd in Path(f"/proc/{guest.pid}/fd").iterdir()}
-    assert kinds <= {"pipe", "anon_inode", "/dev/null"}, kinds
+    image = str(RUNTIME / "boot.img")  # it opens that itself, to find what its session has changed
+    assert kinds <= {"pipe", "anon_inode", "/dev/null", image}, kinds
 
 
 def test_a_guest_has_no_environment_no_descriptors_and_no_privileges() -> None:
@@ -129,7 +131,7 @@ def test_after_its_end_a_kernel_starts_no_guest_for_what_is_queued(tmp_path: Pat
         with pytest.raises(GuestDied, match="shutting down"):
             await supervisor.request("execute", {"code": "1"}, new_request_id())
         supervisor.guest.kill("the test is over")
-        return [child for child in psutil.Process().children() if "main.mjs" in " ".join(command_line(child))]
+        return [child for child in psutil.Process().children() if "start_guest.cjs" in " ".join(command_line(child))]
 
     assert asyncio.run(run()) == []
 

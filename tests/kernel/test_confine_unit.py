@@ -1,5 +1,6 @@
 """What a guest process is left with, seen from outside. What it can reach is attacked in tests/attacks."""
 
+import gc
 import os
 import sys
 import tempfile
@@ -9,11 +10,11 @@ import pytest
 
 from kernelmcp_kernel import languages
 from kernelmcp_kernel.languages.python.image import plain_image
+from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.directory import PrivateDirectory, SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import give_to_guest, spawn_guest
-from kernelmcp_kernel.runtime.identity import node_binary
 from kernelmcp_kernel.sandbox import cgroup, seatbelt
-from kernelmcp_kernel.sandbox.confine import Policy
+from kernelmcp_kernel.sandbox.confined_process import Policy
 from kernelmcp_kernel.sandbox.elf import linked_files
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the operating system's layers are Linux's")
@@ -32,6 +33,7 @@ def test_a_spawn_that_fails_leaves_no_descriptor_behind(tmp_path: Path) -> None:
 
     sandbox = SandboxDirectory(tmp_path / "sandbox")
     launch = languages.main_language().launch(sandbox)
+    gc.collect()  # what earlier tests left closes now, not between the two lists
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="no more processes"):
         spawn_guest(sandbox, launch, fail)

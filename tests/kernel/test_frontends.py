@@ -42,7 +42,8 @@ def test_jupyter_console_attaches_to_a_running_kernel() -> None:
 
 def test_the_kernel_runs_under_ipkernelapp(tmp_path: Path) -> None:
     start = (
-        "from ipykernel.kernelapp import IPKernelApp; from kernelmcp_kernel.jupyter.kernel import SandboxKernel; "
+        "from ipykernel.kernelapp import IPKernelApp; "
+        "from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel; "
         "IPKernelApp.launch_instance(kernel_class=SandboxKernel)"
     )
     spec = tmp_path / "kernels" / "kernelmcp"

@@ -1,13 +1,33 @@
 """A guest may die at any time: its cell is answered at once, files stay, and the next cell gets a fresh guest."""
 
-import os
 import signal
 
+import pytest
+
 from kernelmcp_kernel.guests.death import explain
+from kernelmcp_kernel.runtime.told_status import told_status
+
+KILLED = -signal.SIGKILL
 
 
 def test_why_a_guest_ended_says_nothing_of_the_machine() -> None:
-    status = os.waitid_result((1, 0, signal.SIGCHLD, signal.SIGABRT, os.CLD_KILLED))
     reason = "FATAL ERROR: Allocation failed - JavaScript heap out of memory"
     words = f"{reason}\n----- Native stack trace -----\n\n 1: 0xb8e60 [/home/a/node]\n12: 0x1b09 [/home/a/node]"
-    assert explain(status, words, None) == f"it was killed for memory: it had used all it may have: {reason}"
+    assert explain(-signal.SIGABRT, words, None) == f"it was killed for memory: it had used all it may have: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("ended", "said", "status", "words"),
+    [
+        (KILLED, b"no memory\n\x0071", 71, "no memory\n"),
+        (KILLED, b"\x000", 0, ""),
+        (KILLED, b"killed by another", KILLED, "killed by another"),
+        (KILLED, b"\x00", KILLED, "\x00"),
+        (KILLED, b"\x001234", KILLED, "\x001234"),
+        (KILLED, b"\x00-1", KILLED, "\x00-1"),
+        (3, b"\x0071", 3, "\x0071"),  # it has a status: what it printed is no other
+        (-signal.SIGSEGV, b"\x000", -signal.SIGSEGV, "\x000"),
+    ],
+)
+def test_a_program_that_kills_itself_tells_its_status(ended: int, said: bytes, status: int, words: str) -> None:
+    assert told_status(ended, said) == (status, words)

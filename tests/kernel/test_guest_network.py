@@ -112,7 +112,10 @@ def test_the_errors_of_a_refused_request_are_those_of_the_libraries(kernel: Kern
 @pytest.mark.parametrize("code", WAYS.values(), ids=WAYS.keys())
 def test_a_request_that_waits_is_interrupted_and_given_up(kernel: Kernel, site: Site, code: str) -> None:
     site.ended.clear()
-    ran = kernel.interrupt_once_it_prints(f"kept = 1\nprint('now', flush=True)\n{code.format(path='/silent')}")
+    before = len(site.arrived)
+    ran = kernel.interrupt_once_it_prints(
+        f"kept = 1\nprint('now', flush=True)\n{code.format(path='/silent')}", ready=lambda: len(site.arrived) > before
+    )
     assert (ran.error.partition(":")[0], ran.state_lost) == ("KeyboardInterrupt", False)
     assert kernel.run("kept").result == "1"
     assert site.ended.wait(DEADLINE), "the connection is still there"

@@ -6,9 +6,11 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -38,15 +40,22 @@ def with_hostile_guest(program: str, use: Callable[[Guest, list[Frame]], Any], m
         frames, frames_theirs = os.pipe()
         interrupts_theirs, interrupts = os.pipe()
         errors, errors_theirs = os.pipe()
+        state_out, state_out_theirs = os.pipe()
+        state_in_theirs, state_in = os.pipe()
+        theirs = (requests_theirs, frames_theirs, state_out_theirs, state_in_theirs)
         process = subprocess.Popen(  # noqa: ASYNC220  # the loop has nothing else to do yet
-            [sys.executable, HOSTILE / f"{program}.py", str(requests_theirs), str(frames_theirs)],
-            pass_fds=(requests_theirs, frames_theirs),
+            [sys.executable, HOSTILE / f"{program}.py", *map(str, theirs)],
+            pass_fds=theirs,
             stderr=errors_theirs,
         )
-        for fd in (requests_theirs, frames_theirs, interrupts_theirs, errors_theirs):
+        for fd in (*theirs, interrupts_theirs, errors_theirs):
             os.close(fd)
         found: list[Frame] = []
-        spawned = Spawned(process.pid, requests, frames, interrupts, errors, max_resident_mb)
+        spawned = Spawned(
+            *(process.pid, requests, frames, interrupts, errors, max_resident_mb),
+            state_out=state_out,
+            state_in=state_in,
+        )
         guest = Guest(spawned, lambda _, frame: found.append(frame))
         try:
             async with asyncio.timeout(DEADLINE):
@@ -101,6 +110,56 @@ def test_a_guest_with_too_much_memory_is_ended_and_the_reply_says_so() -> None:
             await guest.request("execute", {}, new_request_id())
 
     with_hostile_guest("maps_shared_memory", use, max_resident_mb=200)
+
+
+# -- saved states
+
+
+def moved(program: str, op: Literal["save_state", "load_state"]) -> tuple[dict[str, Any] | str, int]:
+    """The guest's answer, or its death; and the bytes that came from its pipe."""
+
+    async def use(guest: Guest, found: list[Frame]) -> tuple[dict[str, Any] | str, int]:
+        await guest.ready()
+        sizes: list[int] = []
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(3_000_000))
+            file.flush()
+            pipes = guest.state_pipes
+            saving = pipes.receiving(lambda data: sizes.append(len(data)))
+            with saving if op == "save_state" else pipes.sending([(file.fileno(), 3_000_000)]):
+                try:
+                    answer = await guest.move_state(op, {})
+                except GuestDied as death:
+                    answer = str(death)
+        return answer, sum(sizes)
+
+    return with_hostile_guest(program, use)
+
+
+def test_what_a_guest_wrote_before_it_was_asked_is_its_own_loss() -> None:
+    answer, size = moved("writes_its_state_early", "save_state")
+    assert (answer["ok"], size >= 60_000) == (True, True)
+
+
+def test_a_guest_that_closes_its_state_pipes_keeps_nobody_busy() -> None:
+    before = time.process_time()
+    answer, size = moved("closes_its_state_pipes", "save_state")
+    assert (answer, size) == ({"ok": True}, 0)
+    assert time.process_time() - before < 1.5, "it answered two seconds later"
+    assert moved("closes_its_state_pipes", "load_state")[0] == {"ok": True}
+
+
+def test_a_guest_that_goes_on_writing_its_state_after_its_answer_is_no_longer_read() -> None:
+    answer, size = moved("writes_its_state_for_ever", "save_state")
+    assert answer == {"ok": True}
+    assert size < 64 << 20
+
+
+def test_an_answer_that_nobody_asked_for_is_ignored() -> None:
+    async def use(guest: Guest, found: list[Frame]) -> dict[str, Any]:
+        return await guest.request("execute", {}, new_request_id())
+
+    assert with_hostile_guest("answers_for_states", use)["status"] == "ok"
 
 
 FLOOD = """

@@ -79,7 +79,7 @@ def test_a_damaged_image_is_replaced_before_the_first_cell(package: Path, damage
     share = package.parent.parent / "share"
     with running_kernel(search=share) as kernel:
         # An image is built before the cell: 5 s of CPU, which were 20 s at a load of 14.
-        assert kernel.finish(kernel.send("1 + 1"), seconds=5 * DEADLINE).result == "2"
+        assert kernel.finish(kernel.send("1 + 1"), seconds=3 * DEADLINE).result == "2"
     assert image.read_bytes() != broken
 
 

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kernelmcp_kernel.packages import errors as e
-from kernelmcp_kernel.packages.index.silent import SilentHosts
+from kernelmcp_kernel.packages import package_errors as e
+from kernelmcp_kernel.packages.index.answers import SilentHosts
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.store import Store
 from kernelmcp_kernel.settings import PackageSettings

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from kernelmcp_kernel.runtime.identity import node_binary
+from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.places import HOST
 
 from .conftest import running_kernel

@@ -45,6 +45,18 @@ def test_state_is_kept_and_declarations_can_be_made_again(kernel: Kernel) -> Non
     )
 
 
+def test_path_is_that_of_node_from_the_cells_folder(kernel: Kernel) -> None:
+    assert js(kernel, "const path = require('path'); path.join('a', '..', 'b/', 'c.txt')") == "'b/c.txt'"
+    assert js(kernel, "[path.resolve('x'), path.resolve('/a', 'b'), path.relative('x', '/workspace/y')]") == (
+        "[ '/workspace/x', '/a/b', '../y' ]"
+    )
+    assert js(kernel, "[path.basename('/a/b.js', '.js'), path.dirname('/a/b.js'), path.extname('b.tar.gz')]") == (
+        "[ 'b', '/a', '.gz' ]"
+    )
+    assert js(kernel, "[path.isAbsolute('a'), path.normalize('/a/./b/..'), path.posix.sep]") == "[ false, '/a', '/' ]"
+    assert 'TypeError: The "path" argument must be of type string' in js(kernel, "path.join(1)")
+
+
 def test_a_cell_that_awaits_declares_for_the_next_one(kernel: Kernel) -> None:
     code = """
     const later = await new Promise(done => setTimeout(done, 5, 'later'));

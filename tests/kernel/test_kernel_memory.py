@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from kernelmcp.kernel import process
-from kernelmcp_kernel.jupyter.kernel import EXIT_OUT_OF_MEMORY
+from kernelmcp_kernel.jupyter.sandbox_kernel import EXIT_OUT_OF_MEMORY
 
 from ..processes import forget_peak, is_alive, peak_mb
 from .conftest import running_kernel

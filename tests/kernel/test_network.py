@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kernelmcp_kernel.guests.cell import Cell, Request
+from kernelmcp_kernel.guests.cell_requests import Cell, Request
 from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.network.allowed_hosts import AllowList, is_public, parse_address

@@ -22,13 +22,13 @@ import pytest
 from packaging.requirements import Requirement
 
 from kernelmcp_kernel.languages.python.prepared import PreparedPackage
-from kernelmcp_kernel.packages import distribution, pip_policy, unpack
-from kernelmcp_kernel.packages import errors as e
+from kernelmcp_kernel.packages import distribution, pip_policy, resolver, unpack
+from kernelmcp_kernel.packages import package_errors as e
 from kernelmcp_kernel.packages.failures.reasons import Reasons
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Outcome
 from kernelmcp_kernel.packages.requirements import Options
-from kernelmcp_kernel.packages.standins.module_names import as_packages
+from kernelmcp_kernel.packages.standins.known_packages import as_packages
 from kernelmcp_kernel.packages.store import Store, sha256_of
 from kernelmcp_kernel.settings import PackageSettings
 from tests.descriptors import open_below
@@ -309,6 +309,13 @@ def test_a_needed_version_that_is_not_there_is_told_with_who_needs_it(
     )
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version is looked for however long that takes: on a busy machine it would not be found in time."""
+    monkeypatch.setattr(resolver, "_REFUSAL_SECONDS", 120.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_version_that_is_offered_can_be_installed(
     index: Index, settings: PackageSettings, store: Store, tmp_path: Path
 ) -> None:
@@ -332,6 +339,7 @@ def test_a_version_that_is_offered_can_be_installed(
         install(settings, store, "early<50")
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_version_is_offered_only_when_all_that_it_needs_can_be_had(
     index: Index, settings: PackageSettings, store: Store
 ) -> None:

@@ -226,7 +226,9 @@ def test_what_a_package_writes_when_it_is_imported_for_the_image_is_one_plain_li
         left.write_text("of a killed one")
         done = prepare(tmp_path / "home", packages)
     (line,) = done.stderr.splitlines()
-    assert line.startswith("kernelmcp: they are not in the image, and take longer to import: build.mjs ended with 3")
+    assert line.startswith(
+        "kernelmcp: they are not in the image, and take longer to import: build_image.mjs ended with 3"
+    )
     assert line.isprintable()
     assert not left.exists()
 

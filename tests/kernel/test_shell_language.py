@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelmcp_kernel.languages.shell import language
-from kernelmcp_kernel.runtime.identity import BuildError
+from kernelmcp_kernel.runtime.build_identity import BuildError
 
 
 def test_without_bashkit_the_shell_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,21 @@ def track(sequence):
             yield value
             thread.completed += 1
 """
+# As tqdm has it: a warning if a thread cannot start.
+BARS = """
+import warnings
+from threading import Thread
+
+class tqdm:
+    monitor_interval = 10
+
+    def __init__(self):
+        if self.monitor_interval:
+            try:
+                Thread(daemon=True).start()
+            except RuntimeError as error:
+                warnings.warn(f"tqdm:disabling monitor support: {error}", RuntimeWarning)
+"""
 # As networkx has them: functions that need scipy, and some that try it.
 NEEDS_SCIPY = """
 import importlib.util
@@ -156,6 +171,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     make_wheel(wheels, "langchain_core", files=packages("langchain_core.runnables", "config", RUNNABLES))
     rich = {"rich/__init__.py": "", "rich/live.py": LIVE, "rich/progress.py": PROGRESS}
     make_wheel(wheels, "rich", "99.0", files=rich)
+    make_wheel(wheels, "tqdm", "99.0", files={"tqdm/__init__.py": "from .std import tqdm", "tqdm/std.py": BARS})
     graphs = {"__init__.py": "", "convert_matrix.py": NEEDS_SCIPY, "generators.py": NEEDS_SCIPY}
     make_wheel(wheels, "networkx", "99.0", files={f"networkx/{name}": text for name, text in graphs.items()})
     settings = {"pyodide_url": str(pyodide_folder()), "index_url": DEAD_INDEX, "wheel_folders": [str(wheels)]}
@@ -201,6 +217,11 @@ def test_a_wait_for_a_portal_can_be_interrupted(kernel: Kernel) -> None:
     )
     assert kernel.interrupt_once_it_prints(code).error.startswith("KeyboardInterrupt")
     assert result(kernel, "await twice(2)") == "4"
+
+
+def test_a_bar_of_tqdm_says_nothing_of_threads(kernel: Kernel) -> None:
+    ran = kernel.run("%pip install -q tqdm\nfrom tqdm import tqdm\nbar = tqdm()")
+    assert (ran.status, ran.text("stderr")) == ("ok", "")
 
 
 def test_a_worker_thread_of_anyio_is_a_call(kernel: Kernel) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.packages.index.silent import REMEMBERED_SECONDS, SilentHosts
+from kernelmcp_kernel.packages.index.answers import REMEMBERED_SECONDS, SilentHosts
 
 
 @pytest.fixture

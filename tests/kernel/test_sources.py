@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from kernelmcp_kernel.packages import errors as e
+from kernelmcp_kernel.packages import package_errors as e
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Outcome
-from kernelmcp_kernel.packages.sources import builder, guest, offers, reading
-from kernelmcp_kernel.packages.sources.kept import Kept
+from kernelmcp_kernel.packages.sources import build_process, reading, source_builder, source_offers
+from kernelmcp_kernel.packages.sources.build_cache import BuildCache
 from kernelmcp_kernel.packages.store import Store
 from kernelmcp_kernel.runtime import guest_process
-from kernelmcp_kernel.sandbox.confine import Policy
+from kernelmcp_kernel.sandbox.confined_process import Policy
 from kernelmcp_kernel.settings import PackageSettings
 
 from .conftest import running_kernel
@@ -213,7 +213,7 @@ def no_guest(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(*_: Any) -> bytes:
         raise Started
 
-    monkeypatch.setattr(builder, "run_build", run)
+    monkeypatch.setattr(source_builder, "run_build", run)
 
 
 @pytest.mark.usefixtures("no_guest")
@@ -271,15 +271,15 @@ def test_what_says_nothing_of_a_source_is_not_remembered_of_it(
     with pytest.raises(e.PackageNotSupported, match=r"is built with absenttool, which is not available"):
         install(settings, store, "unlucky")
     index.add("absenttool")
-    real = guest._run  # pyright: ignore[reportPrivateUsage]
+    real = build_process._run  # pyright: ignore[reportPrivateUsage]
 
     async def killed(*_: Any) -> int:
         return -9
 
-    monkeypatch.setattr(guest, "_run", killed)
+    monkeypatch.setattr(build_process, "_run", killed)
     with pytest.raises(e.PackageNotSupported, match="takes more than a build may"):
         install(settings, store, "unlucky")
-    monkeypatch.setattr(guest, "_run", real)
+    monkeypatch.setattr(build_process, "_run", real)
     assert install(settings, store, "unlucky").installed
 
 
@@ -295,7 +295,7 @@ def test_a_built_wheel_that_was_damaged_is_built_again(index: Index, settings: P
 
 
 def test_a_note_of_a_build_that_cannot_be_written_is_not_missed(store: Store) -> None:
-    kept = Kept(store)
+    kept = BuildCache(store)
     (store.root / "built" / f"{'0' * 64}.json").mkdir(parents=True)
     kept.add_refusal("0" * 64, "does not build")
     assert kept.read() == ({}, {})
@@ -314,7 +314,7 @@ def test_a_build_that_failed_is_not_tried_again_and_older_packages_that_need_non
     async def run(*_: Any) -> bytes:
         raise Started
 
-    monkeypatch.setattr(builder, "run_build", run)
+    monkeypatch.setattr(source_builder, "run_build", run)
     with pytest.raises(e.PackageNotSupported, match="does not build in the sandbox"):
         install(settings, store, "failing")
     assert [each.wheel.version for each in install(settings, store, "parent").installed] == ["1.0"]
@@ -335,7 +335,7 @@ def test_of_a_package_whose_source_failed_no_other_version_is_built_by_the_same_
 def test_one_installation_builds_only_so_many(
     index: Index, settings: PackageSettings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers, "MAX_BUILDS", 1)
+    monkeypatch.setattr(source_offers, "MAX_BUILDS", 1)
     index.add_source("first")
     index.add_source("second")
     index.add("many", requires=("first", "second"))
@@ -511,7 +511,7 @@ def test_what_a_hostile_build_makes_is_refused_and_nothing_of_it_stays(
 ) -> None:
     body, why = WHEELS[kind]
     if kind == "no end":
-        monkeypatch.setattr(guest, "BUILD_SECONDS", 4.0)
+        monkeypatch.setattr(build_process, "BUILD_SECONDS", 4.0)
     small = replace(settings, max_package_mb=64)
     cache_wheel(store, make_wheel(tmp_path, "victim"))
     before = store.wheel_files()
@@ -527,13 +527,13 @@ def test_an_installation_that_is_cancelled_ends_its_build_and_leaves_the_cache_w
 ) -> None:
     index.add_source("endless", body="while True: pass")
     pids: list[int] = []
-    spawn = guest.spawn_filter
+    spawn = build_process.spawn_filter
 
     def spawned(*arguments: Any) -> int:
         pids.append(spawn(*arguments))
         return pids[-1]
 
-    monkeypatch.setattr(guest, "spawn_filter", spawned)
+    monkeypatch.setattr(build_process, "spawn_filter", spawned)
 
     async def run() -> None:
         task = asyncio.create_task(Installer(settings, store).install(["endless"], lambda line: None))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.packages import errors as e
+from kernelmcp_kernel.packages import package_errors as e
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Outcome
 from kernelmcp_kernel.packages.store import Store

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.packages import errors as e
+from kernelmcp_kernel.packages import package_errors as e
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Outcome
-from kernelmcp_kernel.packages.standins.without import DISPENSABLE
+from kernelmcp_kernel.packages.standins.known_packages import DISPENSABLE
 from kernelmcp_kernel.packages.store import Store
 from kernelmcp_kernel.settings import PackageSettings
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import kernelmcp_kernel
-from kernelmcp_kernel.runtime.identity import node_binary
+from kernelmcp_kernel.runtime.build_identity import node_binary
 
 PACKAGE = Path(kernelmcp_kernel.__file__).parent
 # Deletes Pyodide's wasm as soon as it was read.

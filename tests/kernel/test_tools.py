@@ -13,7 +13,7 @@ from .conftest import running_kernel
 from .driver import DEADLINE, Kernel, wait_until
 from .offerer import SILENT, Message, Offerer, Tool, failed, offering, structured, text
 
-CALL = "from kernelmcp_guest.servers.calls import call, call_async\nimport asyncio\n"
+CALL = "from kernelmcp_guest.servers.pending_calls import call, call_async\nimport asyncio\n"
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -158,7 +158,7 @@ def test_a_call_that_is_not_awaited_says_so(kernel: Kernel, offerer: Offerer) ->
 )
 def test_an_error_is_of_its_class_and_can_be_caught(kernel: Kernel, offerer: Offerer, kind: str, base: str) -> None:
     code = f"""
-from kernelmcp_guest.servers.errors import ToolError
+from kernelmcp_guest.servers.results import ToolError
 try:
     call('crm', 'fail', {{'kind': {kind!r}, 'message': 'try less'}})
 except {base} as error:
@@ -240,7 +240,7 @@ def test_a_client_that_has_left_is_noticed(kernel: Kernel, folder: Path) -> None
     ran = kernel.run(
         "import time\n"
         + CALL
-        + "from kernelmcp_guest.servers.errors import ServerUnavailable\n"
+        + "from kernelmcp_guest.servers.results import ServerUnavailable\n"
         + "try:\n    call('crm', 'echo', {})\nexcept ServerUnavailable as error:\n    print(error)"
     )
     assert ran.text() == "the client that offered the MCP servers has left this kernel\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelmcp_kernel.jupyter.tools.messages import MAX_ARGUMENTS_BYTES, MAX_CALLS_AT_ONCE
+from kernelmcp_kernel.jupyter.tools.tool_messages import MAX_ARGUMENTS_BYTES, MAX_CALLS_AT_ONCE
 
 from .conftest import running_kernel
 from .driver import Kernel, wait_until
@@ -278,7 +278,7 @@ def test_a_body_of_a_wrong_shape_is_an_error_that_can_be_caught(
 ) -> None:
     offerer.tools["crm.silent"] = lambda _: _reply_with(offerer, body)
     code = """
-from kernelmcp_guest.servers.errors import ToolError
+from kernelmcp_guest.servers.results import ToolError
 try:
     print(call('crm', 'silent', {}))
 except ToolError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.runtime.offered import fill
+from kernelmcp_kernel.runtime.offered_files import fill
 
 # -- the files
 

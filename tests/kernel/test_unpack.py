@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.packages.errors import PackageError, PackageInvalid
+from kernelmcp_kernel.packages.package_errors import PackageError, PackageInvalid
 from kernelmcp_kernel.packages.store import wheel_identity
 from kernelmcp_kernel.packages.unpack import unpack
 

@@ -281,6 +281,28 @@ async def test_a_person_and_the_model_have_one_kernel(desk: Desk) -> None:
     )
 
 
+async def test_a_person_goes_back_to_a_cell_of_the_model(desk: Desk) -> None:
+    """By the button in the cell's toolbar, which the cells of other notebooks do not have."""
+    await desk.execute("alpha", "kept = 'as it was'; print('go back here')")
+    await desk.call("alpha", "checkpoint_session")
+    await desk.execute("alpha", "kept = 'changed'; print('and not here')")
+    await desk.shows("and not here")
+    await desk.page.locator(CELLS, has_text="go back here").locator(".jp-OutputArea").click()
+    await desk.page.locator(f"{CELLS} .jp-cell-toolbar [data-command='kernelmcp:go-back']").click()
+    asked = desk.page.locator(".jp-Dialog", has_text="Go back to cell [")
+    await asked.wait_for()
+    await desk.page.screenshot(path=PICTURES / "go-back.png")
+    assert (await desk.execute("alpha", "kept"))["result"] == "'changed'"
+    await asked.get_by_role("button", name="Go back").click()
+    await desk.shows("Variables and files are as they were at checkpoint cell-")
+    await desk.says("This session went back to checkpoint cell-")
+    assert await desk.page.locator(".jp-Dialog").count() == 0
+    assert (await desk.execute("alpha", "kept"))["result"] == "'as it was'"
+    await desk.run_cell("print('still here:', kept)")
+    await desk.shows("still here: as it was")
+    await desk.saved(lambda found: "print('still here:', kept)" in found)
+
+
 async def test_a_path_in_an_output_leads_nowhere_and_is_no_error(desk: Desk) -> None:
     kernel = desk.sessions()["alpha.ipynb"]["id"]
     status, body, _ = desk.lab.get(f"/api/resolvePath?path=/etc/hosts&kernel={kernel}")  # as Lab asks for each

@@ -21,9 +21,9 @@ from kernelmcp.cells.tail import Tail
 from kernelmcp.config.models import Policy
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.persons import Persons
-from kernelmcp.lab.record import record as record_module
+from kernelmcp.lab.record import cell_record as record_module
+from kernelmcp.lab.record.cell_record import cell_id
 from kernelmcp.lab.record.follow import Document, Follower
-from kernelmcp.lab.record.record import cell_id
 
 DEADLINE_SECONDS = 60
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kernelmcp.lab import questions as module
-from kernelmcp.lab.questions import Questions
+from kernelmcp.lab import open_questions as module
+from kernelmcp.lab.open_questions import Questions
 
 pytestmark = pytest.mark.anyio
 DEADLINE_SECONDS = 60

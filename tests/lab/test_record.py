@@ -13,8 +13,8 @@ from kernelmcp.cells.event import Op
 from kernelmcp.cells.fold import DisplayIds, Fold
 from kernelmcp.cells.line import MAX_CELL_BYTES, MAX_TEXT_CHARS, to_line
 from kernelmcp.config.models import Policy
-from kernelmcp.lab.record import record as record_module
-from kernelmcp.lab.record.record import Record, cell_id
+from kernelmcp.lab.record import cell_record as record_module
+from kernelmcp.lab.record.cell_record import Record, cell_id
 from kernelmcp.lab.record.running_cell import MAX_OUTPUTS
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernelmcp.lab.connections import tamed_content
-from kernelmcp.lab.policy import content_security_policy
+from kernelmcp.lab.page_policy import content_security_policy
 from kernelmcp.lab.record.outputs import display
 from kernelmcp.lab.tame import MAX_HTML_CHARS, clean_html, tame_bundle, tame_metadata, tame_state
 

@@ -11,8 +11,8 @@ from traitlets import TraitError
 
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.names import Names
+from kernelmcp.lab.open_questions import Questions
 from kernelmcp.lab.persons import Persons
-from kernelmcp.lab.questions import Questions
 from kernelmcp.lab.watch import Watch
 
 

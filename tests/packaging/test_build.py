@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from kernelmcp_kernel.languages.python.build import build_runtime
-from kernelmcp_kernel.runtime.identity import BuildError
+from kernelmcp_kernel.runtime.build_identity import BuildError
 
 from .conftest import ROOT, copy_kernels
 
 pytestmark = pytest.mark.slow
+MADE = ("boot.img", "boot.js", "boot.code")
 
 
 def _silent(_: str) -> None:
@@ -59,14 +60,24 @@ def test_a_changed_guest_source_rebuilds_only_the_image(built: Path) -> None:
     assert build_runtime(built, messages.append) is True
     after = _contents(built / "_runtime")
     assert messages == ["kernelmcp: building the boot image"]
-    assert {name for name in after if after[name] != before.get(name)} == {"boot.img", "stamp.json"}
+    assert {name for name in after if after[name] != before.get(name)} == {*MADE, "stamp.json"}
     assert after.keys() == before.keys()
 
 
-def test_a_missing_image_is_built_again(built: Path) -> None:
-    (built / "_runtime" / "boot.img").unlink()
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_missing_is_built_again(built: Path, name: str) -> None:
+    (built / "_runtime" / name).unlink()
     assert build_runtime(built, _silent) is True
-    assert (built / "_runtime" / "boot.img").is_file()
+    assert (built / "_runtime" / name).is_file()
+
+
+def test_a_module_that_the_bundle_cannot_hold_fails_the_build_and_keeps_what_was_there(built: Path) -> None:
+    module = built / "host" / "frames.mjs"
+    module.write_text(module.read_text("utf-8") + "\nexport let frames = 0;\n", "utf-8")
+    before = _contents(built)
+    with pytest.raises(BuildError, match=r'frames\.mjs: the bundle does not know "export let frames'):
+        build_runtime(built, _silent)
+    assert _contents(built) == before
 
 
 @pytest.mark.parametrize(
@@ -96,7 +107,7 @@ def test_a_missing_package_file_is_noticed(built: Path) -> None:
 
 
 def test_a_failing_image_build_shows_what_node_said_and_keeps_the_old_image(built: Path) -> None:
-    program = built / "host" / "build.mjs"
+    program = built / "host" / "build_image.mjs"
     program.write_text('throw new Error("the guest would not warm up");\n')
     before = _contents(built)
     with pytest.raises(BuildError, match="the guest would not warm up"):

@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.runtime.identity import BuildError, build_id, node_version
+from kernelmcp_kernel.runtime.build_identity import BuildError, build_id, node_version
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "file", ["host/main.mjs", "inside/kernelmcp_guest/__init__.py", "inside/kernelmcp_guest/new.py"]
+    "file",
+    [
+        "host/python_guest.mjs",
+        "host/start_guest.cjs",
+        "inside/kernelmcp_guest/__init__.py",
+        "inside/kernelmcp_guest/new.py",
+    ],
 )
 def test_the_build_id_changes_with_every_source_of_the_image(package_dir: Path, file: str) -> None:
     before = build_id(package_dir)
@@ -31,7 +37,7 @@ def test_the_build_id_changes_with_the_packages(package_dir: Path) -> None:
 
 def test_the_build_id_changes_with_node(package_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = build_id(package_dir)
-    monkeypatch.setattr("kernelmcp_kernel.runtime.identity.node_version", lambda: "24.0.0")
+    monkeypatch.setattr("kernelmcp_kernel.runtime.build_identity.node_version", lambda: "24.0.0")
     assert build_id(package_dir) != before
 
 

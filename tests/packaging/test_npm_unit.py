@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernelmcp_kernel.runtime import npm
-from kernelmcp_kernel.runtime.identity import BuildError
+from kernelmcp_kernel.runtime.build_identity import BuildError
 
 
 def archive(**files: bytes) -> bytes:

@@ -16,8 +16,8 @@ from ipykernel.iostream import IOPubThread
 from ipykernel.kernelbase import Kernel
 
 import kernelmcp_kernel
-from kernelmcp_kernel.jupyter.kernel import SandboxKernel
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
+from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
 
 PYODIDE = Path(kernelmcp_kernel.__file__).parent / "_runtime" / "pyodide"
 KERNELBASE = inspect.getsource(inspect.getmodule(Kernel) or Kernel)
@@ -50,7 +50,7 @@ READ = [
 def test_ipykernel_still_asks_for_what_we_override(name: str) -> None:
     uses = re.findall(rf"\.{name}\b|[\"']{name}[\"']", KERNELBASE)
     named = name.endswith("_request") and name in Kernel.control_msg_types
-    assert uses or named, f"ipykernel no longer uses Kernel.{name} {OVERRIDDEN[name]}; jupyter/kernel.py relies on it"
+    assert uses or named, f"ipykernel no longer uses Kernel.{name} {OVERRIDDEN[name]}; SandboxKernel relies on it"
 
 
 @pytest.mark.parametrize("name", READ)
@@ -114,9 +114,10 @@ def test_pip_still_starts_where_pip_main_starts_it() -> None:
         ("pyodide.mjs", "createPyodideModule", "host/image.mjs puts the heap into the module"),
         ("pyodide.mjs", "checkAPIVersion", "host/pyodide.mjs switches the check off"),
         ("pyodide.mjs", "lockFileContents", "host/pyodide.mjs leaves the packages out"),
-        ("pyodide.asm.mjs", "makeMemorySnapshot", "host/build.mjs saves the heap"),
+        ("pyodide.asm.mjs", "makeMemorySnapshot", "host/build_image.mjs saves the heap"),
         ("pyodide.mjs", "restoreSnapshot", "host/image.mjs replaces it"),
-        ("pyodide.asm.mjs", "_emscripten_system", "host/shims.mjs knows Pyodide's module by it"),
+        ("pyodide.asm.mjs", "_emscripten_system", "host/node_shims.mjs knows Pyodide's module by it"),
+        ("pyodide.asm.mjs", r"pyodide\.asm\.mjs", "host/start_guest.cjs gives the bundle that name"),
         ("pyodide.asm.mjs", "growMemory", "host/image.mjs makes room for the heap"),
         ("pyodide.asm.mjs", "HEAPU8", "host/image.mjs writes into it"),
     ],
@@ -180,4 +181,4 @@ def test_pip_still_has_what_we_replace(module: str, name: str) -> None:
     found: Any = import_module(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    assert found is not None, f"{module}.{name} is gone; packages/pip_main.py uses it, or an in_pip.py beside it"
+    assert found is not None, f"{module}.{name} is gone; pip_main.py, or a part of it, uses it"

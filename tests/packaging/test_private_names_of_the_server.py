@@ -44,7 +44,7 @@ NAMES: dict[str, list[tuple[str, type, str]]] = {
     "kernelmcp/upstreams/conversation.py": [
         ("mcp", JSONRPCDispatcher, "send_raw_request"),  # the lowest level at which a call is a dict, and its result
     ],
-    "kernelmcp/upstreams/bounded.py": [
+    "kernelmcp/upstreams/bounded_http.py": [
         (
             "httpx2",
             AsyncHTTPTransport,
@@ -76,13 +76,13 @@ NAMES: dict[str, list[tuple[str, type, str]]] = {
             "token_expiry_time",
         )
     ],
-    "kernelmcp/http/connections.py": [
+    "kernelmcp/http/mcp_connections.py": [
         ("mcp", StreamableHTTPSessionManager, "_server_instances"),
         ("mcp", StreamableHTTPSessionManager, "_session_owners"),
         ("mcp", StreamableHTTPServerTransport, "close_sse_stream"),
         ("mcp", StreamableHTTPServerTransport, "_read_stream_writer"),
     ],
-    "kernelmcp/http/listener.py": [
+    "kernelmcp/http/http_listener.py": [
         ("uvicorn", UvicornServer, "capture_signals"),
         *(
             ("uvicorn", H11Protocol, name)

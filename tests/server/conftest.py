@@ -1,18 +1,22 @@
 """A real server, as a subprocess on stdio, and a real MCP client to it."""
 
+import ctypes
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 from mcp import Client
+from mcp.client.extension import ClientExtension
 from mcp_types import Implementation
 
 from ..starting import DEADLINE, over_stdio, start_server
 from .support import Connect
+
+MNT_DETACH = 2  # of umount2
 
 
 @pytest.fixture
@@ -35,6 +39,8 @@ def server_env(tmp_path: Path, kernelspec: str) -> dict[str, str]:
         "KERNELMCP_KERNELS__KERNELSPEC": kernelspec,
         # test_results.py has what clients get without it.
         "KERNELMCP_TOOLS__STRUCTURED_CONTENT": "always",
+        # A test about them says so.
+        "KERNELMCP_SESSIONS__AUTOMATIC_CHECKPOINTS": "0",
         # A test about the pool says so.
         "KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0",
     }
@@ -50,11 +56,13 @@ def connect(server_env: dict[str, str]) -> Connect:
         environment: dict[str, str] | None = None,
         program: str | None = None,
         client_info: Implementation | None = None,
+        extensions: Sequence[ClientExtension] | None = None,
         **settings: str,
     ) -> AsyncIterator[Client]:
         env = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()} | (environment or {})
         with anyio.fail_after(10 * DEADLINE):  # all that a test does with it
-            async with Client(over_stdio(env=env, program=program), mode=mode, client_info=client_info) as client:
+            transport = over_stdio(env=env, program=program)
+            async with Client(transport, mode=mode, client_info=client_info, extensions=extensions) as client:
                 yield client
 
     return connect
@@ -68,3 +76,15 @@ def server_process(server_env: dict[str, str]) -> Iterator[subprocess.Popen[byte
     if process.poll() is None:
         process.kill()
     process.wait(DEADLINE)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MB, where this user may make one."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "mount") or libc.mount(b"none", bytes(path), b"tmpfs", 0, b"size=16m,mode=0700") != 0:
+        pytest.skip("this user may not mount a file system")
+    yield path
+    libc.umount2(bytes(path), MNT_DETACH)

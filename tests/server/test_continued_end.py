@@ -22,6 +22,25 @@ OLD_CELLS = 10_000
 # The command line, whose end is cut short at once.
 CUT_SHORT = "import sys; from kernelmcp import cli, server; server.STDIO_END_SECONDS = 0; sys.exit(cli.main([]))"
 
+# The command line, whose end is cut short while variables are being saved: they are only once that has been tried.
+SLOW_SAVE = """
+import sys, anyio
+from kernelmcp import cli, server
+from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
+
+cut, save, bounds = server._exit_after, SavedVariables.save, []
+server._exit_after = lambda *bound: bounds.append(bound)
+
+async def slow(self, *arguments):
+    cut(0.0, bounds[0][1])
+    while not any(len(bound) == 3 for bound in bounds):  # the end is noted once or twice; more time is given later
+        await anyio.sleep(0.01)
+    return await save(self, *arguments)
+
+SavedVariables.save = slow
+sys.exit(cli.main([]))
+"""
+
 
 class StdioServer:
     """A server and the plainest of clients: it ends as soon as its stdin is closed."""
@@ -129,3 +148,12 @@ def test_an_end_that_is_cut_short_is_a_success_when_everything_is_saved_and_leav
     assert list((tmp_path / "home/sandboxes").glob(".*.lock")) == []
     [journal] = (tmp_path / "home/sessions").glob("*/notebook.jsonl")
     assert json.loads(journal.read_text().splitlines()[-1])["source"] == "'first'"
+
+
+def test_an_end_waits_for_variables_that_are_still_being_saved(server_env: dict[str, str]) -> None:
+    with serving(server_env, "-c", SLOW_SAVE) as server:
+        assert server.execute("kept = 42")["status"] == "ok"
+        assert server.end() == 0
+    with serving(server_env) as server:
+        found = server.execute("kept")
+        assert (found["result"], found["state_lost"]) == ("42", False)

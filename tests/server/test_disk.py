@@ -42,7 +42,9 @@ async def test_sessions_of_one_principal_share_a_bound_that_each_alone_would_not
     if kernelspec != "kernelmcp":
         pytest.skip("a native kernel keeps no quota")
     limits = {"POLICY__STORAGE_MAX_MB": "40", "POLICY__WORKSPACE_MAX_MB": "32"}
-    async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="2", **limits) as client:
+    # Saved variables would take a part of it, too.
+    settings = {"SESSIONS__MAX_SESSIONS_PER_CLIENT": "2", "SESSIONS__HIBERNATE": "false"}
+    async with connect(**settings, **limits) as client:
         assert (await store(client, "s0", 30))["success"]
         for number in range(1, 5):
             ended = await store(client, f"s{number}", 30)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp.observability.log import _BoundedFile  # pyright: ignore[reportPrivateUsage]
+from kernelmcp.observability.logging_setup import _BoundedFile  # pyright: ignore[reportPrivateUsage]
 
 pytestmark = pytest.mark.anyio
 

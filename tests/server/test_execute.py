@@ -45,7 +45,7 @@ async def test_a_result_has_exactly_the_fields_of_the_contract(connect: Connect)
         assert set(await run(client, "1")) == {
             "session_id", "session_created", "execution_id", "execution_count", "status", "success", "exit_code",
             "stdout", "stderr", "result", "error", "outputs", "outputs_dropped", "files_changed", "truncated",
-            "state_lost", "background", "execution_time_ms", "queued_ms",
+            "state_lost", "restored", "background", "execution_time_ms", "queued_ms",
         }  # fmt: skip
 
 
@@ -275,9 +275,16 @@ async def test_a_picture_comes_back_as_an_image_block_and_a_resource(connect: Co
 
 async def test_large_pictures_are_scaled_until_the_result_is_small(connect: Connect) -> None:
     async with connect() as client:
-        result = await client.call_tool("execute_code", {"code": PNG + "for _ in range(3): display(Image(png(800)))"})
-        assert [block.type for block in result.content].count("image") == 3
-        assert len(result.model_dump_json()) < 900_000
+        for _ in range(5):  # on a busy machine they may not all be ready in time, and are named then
+            result = await client.call_tool(
+                "execute_code", {"code": PNG + "for _ in range(3): display(Image(png(800)))"}
+            )
+            assert len(result.model_dump_json()) < 900_000
+            if [block.type for block in result.content].count("image") == 3:
+                break
+            assert "pictures: " in result.content[0].text
+        else:
+            pytest.fail("not all pictures were made smaller in time, in five results")
 
 
 async def test_lone_surrogates_and_broken_reprs_are_cut_not_fatal(connect: Connect) -> None:

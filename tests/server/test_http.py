@@ -133,6 +133,7 @@ async def test_nobody_reaches_what_is_another_principals(server: HttpServer) -> 
     async with server.client(ALICE) as alice, server.client(BOB) as bob, server.client(BOB, "auto") as modern:
         secret = await run(alice, "print('secret'); open('secret.txt', 'w').write('secret'); 'secret'")
         session, execution = secret["session_id"], secret["execution_id"]
+        await alice.call_tool("checkpoint_session", {"session_id": session, "name": "a"})
         # Bob's session of that name is his own.
         assert (await run(bob, "import os; os.listdir()", session_id=session))["result"] == "[]"
         await bob.call_tool("destroy_session", {"session_id": session})
@@ -142,8 +143,13 @@ async def test_nobody_reaches_what_is_another_principals(server: HttpServer) -> 
             assert await error_code(client, "read_file", path="secret.txt", session_id=session) == "SESSION_NOT_FOUND"
             assert await error_code(client, "get_execution", execution_id=execution) == "EXECUTION_NOT_FOUND"
             assert await error_code(client, "cancel_execution", execution_id=execution) == "EXECUTION_NOT_FOUND"
-            for tool in ("get_sessions", "stop_session", "destroy_session"):
+            for tool in ("get_sessions", "stop_session", "destroy_session", "checkpoint_session", "restore_session"):
                 assert await error_code(client, tool, session_id=session) == "SESSION_NOT_FOUND"
+            for checkpoint in ({}, {"from_checkpoint": "a"}):
+                assert (
+                    await error_code(client, "create_session", from_session=session, **checkpoint)
+                    == "SESSION_NOT_FOUND"
+                )
             listed = await client.call_tool("get_sessions", {})
             assert session not in str(listed)
             assert session not in str(await client.list_resources())

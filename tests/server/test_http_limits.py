@@ -13,7 +13,7 @@ import httpx2
 import psutil
 import pytest
 
-from kernelmcp.http.listener import SPARE_CONNECTIONS
+from kernelmcp.http.http_listener import SPARE_CONNECTIONS
 
 from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, bearer, error_code, run, serving
 from .support import DEADLINE, wait_until

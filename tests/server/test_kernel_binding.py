@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -14,6 +15,7 @@ from kernelmcp.files.home import Home
 from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.pool import Pool
+from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Life
 from kernelmcp.sessions.storage.disk_use import DiskUse
@@ -22,6 +24,20 @@ from kernelmcp.sessions.storage.session_files import SessionFiles
 from kernelmcp.sessions.storage.stored import StoredSessions
 
 pytestmark = pytest.mark.anyio
+
+
+class Nobody:
+    """Uses no kernel: these servers have none."""
+
+    def hear_late(self, execution_id: str, kind: str, content: dict[str, Any]) -> None: ...
+
+    def hear_other(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None: ...
+
+    def hear_other_use(self) -> None: ...
+
+    is_running = False
+
+    def kernel_changed(self) -> None: ...
 
 
 class Server:
@@ -39,7 +55,8 @@ class Server:
         disk = DiskUse(settings, home, StoredSessions(home))
         files = SessionFiles(home, disk, tasks, self.directory, record, VolumeFiles(settings))
         pool = Pool(settings, home, context, tasks)
-        self.binding = KernelBinding(settings, pool, tasks, record, Life("s"), files)
+        saved = SavedVariables(home.root, self.directory, record, enabled=True)
+        self.binding = KernelBinding(settings, pool, tasks, record, Life("s"), files, saved, Nobody())
 
 
 @pytest.fixture
@@ -52,16 +69,16 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[[], Server]]:
 
 async def test_the_first_execution_is_on_disk_before_it_is_sent(start: Callable[[], Server]) -> None:
     killed = start()
-    assert not killed.binding.begin()  # there was nothing to lose
-    assert not killed.binding.begin()
+    assert not killed.binding.begin().lost  # there was nothing to lose
+    assert not killed.binding.begin().lost
     written = read_record(killed.directory)
     assert written is not None
     assert written.has_run
     following = start()
-    assert following.binding.begin()  # what it had is lost
-    assert not following.binding.begin()  # and that is said once
+    assert following.binding.begin().lost  # what it had is lost
+    assert not following.binding.begin().lost  # and that is said once
 
 
 async def test_what_another_client_executes_is_on_disk_at_once(start: Callable[[], Server]) -> None:
     start().binding.note_used()
-    assert start().binding.begin()
+    assert start().binding.begin().lost

@@ -9,7 +9,7 @@ import structlog
 
 from kernelmcp.config.models import Config, Values
 from kernelmcp.config.settings import Settings
-from kernelmcp.observability.log import configure
+from kernelmcp.observability.logging_setup import configure
 
 FORGED = "x\n2026-01-01T00:00:00Z [info     ] all is well \x1b[2J\x9b\u202e\0"
 

@@ -97,7 +97,7 @@ async def test_install_package_and_the_session_keeps_it(
     async with connect(**settings) as client:
         again = await run(client, "import alpha, beta; alpha.version")
         assert again["result"] == "'1.0'", again["error"]
-        assert again["state_lost"]
+        assert not again["state_lost"]
         assert again["stderr"] == ""
         await install(client, "beta", session_id="other")
         await client.call_tool("reset_workspace", {"session_id": "s"})

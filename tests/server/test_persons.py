@@ -196,6 +196,34 @@ async def test_a_kernel_that_ends_in_a_persons_cell(connect: Connect, runtime: P
         assert [cell["metadata"]["kernelmcp"]["status"] for cell in persons] == ["dead"]
 
 
+async def test_a_person_goes_back_and_what_they_sent_after_that_does_not_run(connect: Connect, runtime: Path) -> None:
+    """Where the session was, it would change nothing but files."""
+    async with opened(connect, runtime) as session:
+        async with session.person() as person:
+            said: list[str] = []
+
+            def note(message: dict[str, Any]) -> None:
+                if message["msg_type"] == "stream":
+                    said.append(message["content"]["text"])
+
+            for code in ("%checkpoint before", "x = 100"):
+                reply = await person.execute_interactive(code, output_hook=note, timeout=DEADLINE)
+                assert reply["content"]["status"] == "ok"
+            back = asyncio.ensure_future(person.execute_interactive("%restore before", output_hook=note))
+            await session.until_busy()
+            person.execute("open('too-late', 'w').write(str(x))")
+            reply = await back
+            assert reply["content"]["status"] == "ok"
+            assert "are kept as checkpoint before" in said[0]
+            assert "as they were at checkpoint before" in said[1]
+        text, fields = await session.run("import os; x, os.path.exists('too-late')")
+        assert (fields["result"], fields["state_lost"]) == ("(41, False)", False)
+        assert "A person ran" in text
+        async with session.person() as person:
+            reply = await person.execute_interactive("%restore nowhere", output_hook=lambda _: None, timeout=DEADLINE)
+            assert "no checkpoint 'nowhere'" in reply["content"]["evalue"]
+
+
 async def test_a_silent_request_of_a_person_is_no_cell(connect: Connect, runtime: Path) -> None:
     async with opened(connect, runtime) as session, session.person() as person:
         await person.execute_interactive("y = 1", silent=True, timeout=DEADLINE)

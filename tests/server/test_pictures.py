@@ -213,7 +213,7 @@ async def test_a_decoder_that_was_taken_over_and_floods_its_pipe_holds_up_nobody
             async with decoder.Decoder() as one:
                 assert await one.shrink(picture, 1000) is None
                 # asyncio stops reading when nobody takes what it has read, and sees no end of the child then.
-                while (child := one._processes.get("shrink")) and not vars(child.stdout)["_paused"]:  # noqa: ASYNC110
+                while (child := one._process) and not vars(child.stdout)["_paused"]:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
 
 

@@ -115,7 +115,7 @@ async def busy(client: Client) -> bool:
 
 
 async def test_state_lost_is_said_when_variables_are_gone_and_only_then(connect: Connect) -> None:
-    async with connect() as client:
+    async with connect(SESSIONS__HIBERNATE="false") as client:
 
         async def lost(code: str = "1") -> bool:
             return (await call(client, "execute_code", code=code, session_id="s"))["state_lost"]

@@ -129,7 +129,7 @@ async def test_the_command(connect: Connect, server_env: dict[str, str], tmp_pat
     done = await to_thread.run_sync(replay, server_env, str(file))
     assert done.returncode == 0, done.stderr
     assert "[2/3] print('shown') ...\nshown\n22\n" in done.stdout
-    assert "all 3 code cells ran. Their files are kept in session 'my-notes-1'" in done.stderr
+    assert "all 3 code cells ran. Session 'my-notes-1' keeps their files and variables." in done.stderr
     file.write_text(notebook(r"print('\x1b]52;c;b3du\x07\x1b[2Jshown\x9b8m\u202e\r\nline')"))
     done = await to_thread.run_sync(replay, server_env, str(file))
     assert (done.returncode, "shown" in done.stdout) == (0, True)

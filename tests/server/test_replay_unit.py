@@ -1,7 +1,6 @@
 """A notebook that runs in a session: from a workspace, a volume or a transcript, in order, until a cell fails."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from kernelmcp.errors import InvalidArgument, PermissionDenied
 from kernelmcp.mcp_server.notebook_sources import NotebookSources
 from kernelmcp.notebook import code_cells as module
 from kernelmcp.notebook.code_cells import CodeCell, code_cells
+from tests.descriptors import open_below
 
 pytestmark = pytest.mark.anyio
 
@@ -28,12 +28,9 @@ async def test_what_is_no_file_leaves_nothing_open(tmp_path: Path) -> None:
     values = Values.model_validate({"config": {"volumes": {"default_volume": tmp_path / "shared"}}})
     nobody: Any = None
     sources = NotebookSources(Settings(values), nobody)
-    opened: list[int] = []
-    for _ in range(3):
-        with pytest.raises(PermissionDenied, match="not a regular file"):
-            await sources.read("/volumes/shared/folder", nobody, None)
-        opened.append(len(os.listdir("/proc/self/fd")))
-    assert opened[1:] == opened[:-1]
+    with pytest.raises(PermissionDenied, match="not a regular file"):
+        await sources.read("/volumes/shared/folder", nobody, None)
+    assert open_below(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ async def test_at_the_limit_the_longest_idle_session_is_stopped_and_its_files_ar
         await call(client, "execute_code", code="1", session_id="c")
         assert await states(client) == {"a": "idle", "b": "stopped", "c": "idle"}
         back = await call(client, "execute_code", code="open('f').read()", session_id="b")
-        assert (back["result"], back["state_lost"]) == ("'b'", True)
+        assert (back["result"], back["state_lost"]) == ("'b'", False)
         assert await states(client) == {"a": "stopped", "b": "idle", "c": "idle"}
 
 

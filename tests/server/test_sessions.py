@@ -45,6 +45,7 @@ async def until_state(client: Client, state: str) -> None:
         ("execute_code", {"code": "1", "language": "ruby"}, "INVALID_ARGUMENT", "not available in this version"),
         ("execute_code", {"code": "1", "session_id": "../x"}, "INVALID_ARGUMENT", "is not a session id"),
         ("execute_code", {"code": "1", "session_id": ".."}, "INVALID_ARGUMENT", "is not a session id"),
+        ("execute_code", {"code": "1", "session_id": "x" * 10_000}, "INVALID_ARGUMENT", f"{'x' * 100}'... is not"),
         ("execute_code", {"code": "'\0'"}, "INVALID_ARGUMENT", "NUL"),
         ("get_execution", {"execution_id": "nope"}, "EXECUTION_NOT_FOUND", "nope"),
         ("destroy_session", {"session_id": "nope"}, "SESSION_NOT_FOUND", "nope"),
@@ -89,7 +90,8 @@ async def test_the_listed_tools_have_titles_annotations_and_output_schemas(conne
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {
             "execute_code", "get_execution", "cancel_execution", "create_session", "get_sessions", "stop_session",
-            "destroy_session", "reset_workspace", "list_runtimes", "read_file", "write_file", "get_workspace_info",
+            "checkpoint_session", "restore_session", "destroy_session", "reset_workspace", "list_runtimes", "read_file",
+            "write_file", "get_workspace_info",
             "get_volume_path", "install_package",
         } | ({"execute_command"} if kernelspec == "kernelmcp" else set())  # fmt: skip
         for tool in tools.values():
@@ -186,7 +188,7 @@ async def test_a_stopped_session_keeps_its_files_and_starts_again(connect: Conne
         assert (await call(client, "stop_session", session_id="s"))["stopped"]
         assert (await call(client, "get_sessions"))["sessions"][0]["state"] == "stopped"
         result = await call(client, "execute_code", code="open('f').read()", session_id="s")
-        assert (result["result"], result["state_lost"], result["session_created"]) == ("'kept'", True, False)
+        assert (result["result"], result["state_lost"], result["session_created"]) == ("'kept'", False, False)
 
 
 async def test_an_idle_session_is_stopped(connect: Connect) -> None:
@@ -200,7 +202,7 @@ async def test_a_named_session_survives_the_server_with_its_files_and_transcript
         await call(client, "execute_code", code="open('f', 'w').write('kept')", session_id="s")
     async with connect() as client:
         result = await call(client, "execute_code", code="open('f').read()", session_id="s")
-        assert (result["result"], result["session_created"], result["state_lost"]) == ("'kept'", False, True)
+        assert (result["result"], result["session_created"], result["state_lost"]) == ("'kept'", False, False)
         read = await client.read_resource("kernelmcp://sessions/s/notebook")
         sources = [cell["source"] for cell in json.loads(read.contents[0].text)["cells"]]
         assert sources == ["open('f', 'w').write('kept')", "open('f').read()"]

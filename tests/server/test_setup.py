@@ -20,7 +20,7 @@ import pytest
 
 from kernelmcp.commands import setup as setup_command
 from kernelmcp_kernel.packages import resolver
-from kernelmcp_kernel.packages.errors import PackageInvalid
+from kernelmcp_kernel.packages.package_errors import PackageInvalid
 from tests.kernel.driver import wait_until
 from tests.kernel.wheels import Index, make_wheel, serve_index
 

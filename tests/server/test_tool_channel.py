@@ -20,7 +20,7 @@ from kernelmcp.kernel.tool_channel import Offer
 from .test_tool_channel_unit import DEADLINE, Listener, until
 
 pytestmark = pytest.mark.anyio
-CALL = "from kernelmcp_guest.servers.calls import call, call_async\nimport asyncio\n"
+CALL = "from kernelmcp_guest.servers.pending_calls import call, call_async\nimport asyncio\n"
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelmcp.kernel.process import Kernel
-from kernelmcp.kernel.tool_channel import Reply, ToolCall, ToolChannel
+from kernelmcp.kernel.tool_channel import ToolCall, ToolChannel, ToolReply
 
 pytestmark = pytest.mark.anyio
 
@@ -37,21 +37,23 @@ class Listener:
     ended: list[int] = field(default_factory=list[int])
     kernel: Kernel | None = None
 
-    def called(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
+    def tool_call(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
         self.parents.append(parent["msg_id"])
         self.calls += calls
         if self.kernel is not None:
-            self.kernel.reply_to_tools([_reply(call) for call in calls if call.tool != "silent"])
+            self.kernel.tool_reply([_reply(call) for call in calls if call.tool != "silent"])
 
-    def cancelled(self, ids: list[int]) -> None:
+    def tool_cancel(self, ids: list[int]) -> None:
         self.ended += ids
 
 
-def _reply(call: ToolCall) -> Reply:
+def _reply(call: ToolCall) -> ToolReply:
     if call.tool == "fail":
-        return Reply(call.id, error=("ToolDenied", "no"))
+        return ToolReply(call.id, error=("ToolDenied", "no"))
     result: dict[str, Any] = {"content": [], "structuredContent": call.arguments}
-    return Reply(call.id, raw=json.dumps(result).encode()) if call.tool == "raw" else Reply(call.id, result=result)
+    return (
+        ToolReply(call.id, raw=json.dumps(result).encode()) if call.tool == "raw" else ToolReply(call.id, result=result)
+    )
 
 
 def request(*ids: int) -> dict[str, Any]:
@@ -88,7 +90,7 @@ async def test_replies_leave_together_when_the_last_is_there() -> None:
     assert channel.take(request(1, 2, 3))
     assert [call.id for call in listener.calls] == [1, 2, 3]
     for id_ in (1, 2, 3):
-        channel.reply([Reply(id_, result={"content": []})])
+        channel.reply([ToolReply(id_, result={"content": []})])
     await until(lambda: sent.messages)
     [(content, _)] = sent.messages
     assert [reply["id"] for reply in content["replies"]] == [1, 2, 3]
@@ -98,10 +100,10 @@ async def test_a_reply_waits_for_no_call_for_long() -> None:
     sent = Sent()
     channel = channel_with(Listener(), sent)
     channel.take(request(1, 2))
-    channel.reply([Reply(1, error=("ToolError", "x"))])
+    channel.reply([ToolReply(1, error=("ToolError", "x"))])
     await until(lambda: sent.messages)
     assert sent.messages == [({"replies": [{"id": 1, "error": {"kind": "ToolError", "message": "x"}}]}, [])]
-    channel.reply([Reply(2, raw=b'{"content": []}')])
+    channel.reply([ToolReply(2, raw=b'{"content": []}')])
     await until(lambda: len(sent.messages) == 2)
     assert sent.messages[1] == ({"replies": [{"id": 2, "buffer": 0}]}, [b'{"content": []}'])
 
@@ -113,7 +115,7 @@ async def test_what_was_cancelled_or_answered_gets_no_reply() -> None:
     channel.take(cancel(1, 7))
     assert listener.ended == [1]
     for _ in range(2):
-        channel.reply([Reply(1, result={}), Reply(2, result={"content": []}), Reply(9, result={})])
+        channel.reply([ToolReply(1, result={}), ToolReply(2, result={"content": []}), ToolReply(9, result={})])
     await until(lambda: sent.messages)
     assert [[reply["id"] for reply in content["replies"]] for content, _ in sent.messages] == [[2]]
 
@@ -125,7 +127,7 @@ async def test_a_result_that_is_no_json_is_an_error_of_its_call() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    channel.reply([Reply(1, result={"content": deep}), Reply(2, result={"content": [object()]})])
+    channel.reply([ToolReply(1, result={"content": deep}), ToolReply(2, result={"content": [object()]})])
     await until(lambda: sent.messages)
     assert [reply["error"]["kind"] for reply in sent.messages[0][0]["replies"]] == ["ToolError", "ToolError"]
 
@@ -141,10 +143,10 @@ async def test_the_end_of_a_kernel_cancels_its_calls() -> None:
     sent, listener = Sent(), Listener()
     channel = channel_with(listener, sent)
     channel.take(request(1, 2, 3))
-    channel.reply([Reply(1, result={})])
+    channel.reply([ToolReply(1, result={})])
     channel.fail()
     assert sorted(listener.ended) == [2, 3]
-    channel.reply([Reply(2, result={})])
+    channel.reply([ToolReply(2, result={})])
     assert sent.messages == []
 
 

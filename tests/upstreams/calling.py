@@ -21,7 +21,7 @@ async def main(home_folder: str, file: str, calls: int) -> None:
         async with open_upstreams(settings, home) as upstreams:
             for number in range(calls):
                 try:
-                    await upstreams.call("guarded", "echo", {"value": number}, timeout_seconds=60)
+                    await upstreams.tool_call("guarded", "echo", {"value": number}, timeout_seconds=60)
                 except UpstreamError as exc:
                     failed.append(str(exc))
     print(len(failed), *failed[:3])

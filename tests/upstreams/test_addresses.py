@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from kernelmcp.upstreams.addresses import AddressRefused, AddressRules, is_public
-from kernelmcp.upstreams.bounded import BoundedTransport
+from kernelmcp.upstreams.bounded_http import BoundedTransport
 from kernelmcp_kernel.network.allowed_hosts import is_public as is_public_to_guests
 
 from .browser import login

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernelmcp.atomic import replace_text
-from kernelmcp.upstreams.kept import Kept
+from kernelmcp.upstreams.catalogue_store import CatalogueStore
 from kernelmcp.upstreams.logins.oauth import Logins
 from kernelmcp.upstreams.skills import PromotedSkills, Skill
 
@@ -20,7 +20,7 @@ def promote(home: Path, text: str) -> None:
 
 
 def accept(home: Path, text: str) -> None:
-    Kept(home).keep_pins("crm", {"get_deal": text})
+    CatalogueStore(home).keep_pins("crm", {"get_deal": text})
 
 
 def log_in(home: Path, text: str) -> None:
@@ -34,7 +34,7 @@ def log_in(home: Path, text: str) -> None:
     [
         (promote, lambda home: PromotedSkills(home).stamp("local")),
         (promote, lambda home: PromotedSkills(home).stamps()),
-        (accept, lambda home: Kept(home).pins_stamp("crm")),
+        (accept, lambda home: CatalogueStore(home).pins_stamp("crm")),
         (log_in, lambda home: Logins(home).stamp("crm")),
     ],
     ids=["skill", "skills of all", "pins", "login"],

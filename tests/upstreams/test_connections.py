@@ -12,7 +12,7 @@ import pytest
 
 from kernelmcp.config.load import load
 from kernelmcp.upstreams.catalogue import UpstreamError
-from kernelmcp.upstreams.kept import Kept
+from kernelmcp.upstreams.catalogue_store import CatalogueStore
 from kernelmcp.upstreams.upstreams import Upstreams
 
 from .conftest import Opened, Started, on_stdio, ready, until
@@ -33,7 +33,7 @@ def crm(request: pytest.FixtureRequest, started: Started) -> str:
 
 
 async def call(upstreams: Upstreams, tool: str, seconds: float = 60.0, **arguments: Any) -> dict[str, Any]:
-    result = await upstreams.call("crm", tool, arguments, timeout_seconds=seconds)
+    result = await upstreams.tool_call("crm", tool, arguments, timeout_seconds=seconds)
     if result.raw is not None:
         assert result.value is None
         assert result.size == len(result.raw)
@@ -81,7 +81,7 @@ async def test_errors_are_of_their_class_and_say_what_the_server_says(opened: Op
             assert caught.value.kind == "ToolError"
             assert caught.value.message.startswith(f"crm.{tool}: ")
         with pytest.raises(UpstreamError, match="there is no MCP server 'crn'"):
-            await upstreams.call("crn", "echo", {}, timeout_seconds=1)
+            await upstreams.tool_call("crn", "echo", {}, timeout_seconds=1)
 
 
 async def test_calls_at_one_time_and_odd_values(opened: Opened, crm: str) -> None:
@@ -119,7 +119,7 @@ async def test_a_cancelled_and_a_late_call_are_cancelled_there(
         with anyio.move_on_after(0.5):
             await call(upstreams, "slow", seconds=60.0)
         with pytest.raises(UpstreamError, match=r"crm\.slow did not answer within 0\.5 s") as caught:
-            await upstreams.call("crm", "slow", {"seconds": 60}, timeout_seconds=0.5)
+            await upstreams.tool_call("crm", "slow", {"seconds": 60}, timeout_seconds=0.5)
         assert caught.value.kind == "ToolTimeout"
         if "http json" not in request.node.name:  # such a server does not look whether anybody waits
             while (await stats(upstreams))["cancelled"] < 2:  # noqa: ASYNC110  # only it knows
@@ -239,7 +239,7 @@ async def test_pins_are_kept_until_a_person_accepts(opened: Opened, tmp_path: Pa
     async with opened(toml) as upstreams:
         await ready(upstreams, "crm")
         assert upstreams.changed_tools("crm") == {"get_deal": "changed"}
-        Kept(pins.parents[1]).keep_pins("crm", accepted)  # as `kernelmcp upstreams try crm --accept` does
+        CatalogueStore(pins.parents[1]).keep_pins("crm", accepted)  # as `kernelmcp upstreams try crm --accept` does
         assert upstreams.changed_tools("crm") == {}
     assert json.loads(pins.read_text()) == accepted
     assert pins.stat().st_mode & 0o777 == 0o600
@@ -253,7 +253,7 @@ async def test_calls_end_with_a_server_that_the_settings_take_out(opened: Opened
 
         async def one(name: str, tool: str) -> None:
             with pytest.raises(UpstreamError) as caught:
-                await upstreams.call(name, tool, {"seconds": 3000}, timeout_seconds=3000)
+                await upstreams.tool_call(name, tool, {"seconds": 3000}, timeout_seconds=3000)
             ends[name] = caught.value
 
         async with anyio.create_task_group() as tasks:
@@ -272,7 +272,7 @@ async def test_changed_settings_touch_only_what_changed(opened: Opened, tmp_path
     async with opened(first + second) as upstreams:
 
         async def pid(name: str) -> int:
-            value = (await upstreams.call(name, "stats", {}, timeout_seconds=60)).value
+            value = (await upstreams.tool_call(name, "stats", {}, timeout_seconds=60)).value
             assert value is not None
             return value["structuredContent"]["pid"]
 

@@ -26,6 +26,6 @@ async def test_fifty_megabytes_take_no_more_memory_than_the_limit_allows(
         before = psutil.Process().memory_info().rss
         for _ in range(4):
             with pytest.raises(UpstreamError) as caught:
-                await upstreams.call("crm", "big", {"mb": 50}, timeout_seconds=120)
+                await upstreams.tool_call("crm", "big", {"mb": 50}, timeout_seconds=120)
             assert caught.value.kind == "LimitExceeded"
         assert psutil.Process().memory_info().rss - before < 40 * 2**20

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelmcp.upstreams.large import LARGE_BYTES, MAX_SKIPPED_BYTES, LargeResults, Lines, TooLong
+from kernelmcp.upstreams.large_results import LARGE_BYTES, MAX_SKIPPED_BYTES, LargeResults, Lines, TooLong
 
 LONG = "x" * LARGE_BYTES
 # What servers make of a response: the order of its members, and spaces.

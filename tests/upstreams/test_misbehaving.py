@@ -9,8 +9,8 @@ import anyio
 import psutil
 import pytest
 
-from kernelmcp.upstreams.catalogue import CallResult, UpstreamError
-from kernelmcp.upstreams.listing import MAX_DESCRIPTION_CHARS, MAX_PAGES, MAX_TOOLS
+from kernelmcp.upstreams.catalogue import ToolCallResult, UpstreamError
+from kernelmcp.upstreams.tool_listing import MAX_DESCRIPTION_CHARS, MAX_PAGES, MAX_TOOLS
 from kernelmcp.upstreams.upstreams import Upstreams
 
 from .conftest import Opened, on_stdio, ready, until
@@ -23,11 +23,11 @@ def servers(how: str, more: str = "") -> str:
     return on_stdio("good", "hostile_server.py", "good") + on_stdio("bad", "hostile_server.py", how, more=more)
 
 
-async def echo(upstreams: Upstreams, name: str, value: object = 7, seconds: float = SECONDS) -> CallResult:
-    return await upstreams.call(name, "echo", {"value": value}, timeout_seconds=seconds)
+async def echo(upstreams: Upstreams, name: str, value: object = 7, seconds: float = SECONDS) -> ToolCallResult:
+    return await upstreams.tool_call(name, "echo", {"value": value}, timeout_seconds=seconds)
 
 
-def text(result: CallResult) -> str:
+def text(result: ToolCallResult) -> str:
     assert result.value is not None
     return result.value["content"][0]["text"]
 

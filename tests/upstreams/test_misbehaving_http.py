@@ -29,7 +29,7 @@ def servers(started: Started, how: str) -> str:
 
 
 async def echo(upstreams: Upstreams, name: str, value: str = "good", seconds: float = 60.0) -> None:
-    result = await upstreams.call(name, "echo", {"value": value}, timeout_seconds=seconds)
+    result = await upstreams.tool_call(name, "echo", {"value": value}, timeout_seconds=seconds)
     assert result.value is not None
 
 

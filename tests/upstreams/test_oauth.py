@@ -30,7 +30,7 @@ def settings(url: str) -> str:
 
 
 async def call(upstreams: Upstreams, tool: str, **arguments: object) -> object:
-    result = await upstreams.call("guarded", tool, arguments, timeout_seconds=60)
+    result = await upstreams.tool_call("guarded", tool, arguments, timeout_seconds=60)
     assert result.value is not None
     return result.value["structuredContent"]["result"]
 
@@ -41,7 +41,7 @@ async def test_without_a_login_calls_say_what_to_run_and_nothing_waits(opened: O
         with pytest.raises(UpstreamError, match="run `kernelmcp upstreams login guarded`") as caught:
             await call(upstreams, "echo", value=1)
         assert caught.value.kind == "ServerUnavailable"
-        assert await upstreams.call("crm", "echo", {"value": 1}, timeout_seconds=60)
+        assert await upstreams.tool_call("crm", "echo", {"value": 1}, timeout_seconds=60)
 
 
 async def test_a_login_serves_a_server_that_runs_and_the_next_one(

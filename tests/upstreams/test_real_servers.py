@@ -23,7 +23,7 @@ def entry(name: str, command: real_servers.Command, more: str = "") -> str:
 
 
 async def value(upstreams: Upstreams, server: str, tool: str, **arguments: Any) -> dict[str, Any]:
-    result = await upstreams.call(server, tool, arguments, timeout_seconds=120)
+    result = await upstreams.tool_call(server, tool, arguments, timeout_seconds=120)
     if result.value is None:
         assert result.raw is not None
         return json.loads(result.raw)
@@ -81,5 +81,5 @@ async def test_git(opened: Opened, tmp_path: Path) -> None:
         assert status is not None
         assert status.read_only is True
         with pytest.raises(UpstreamError):
-            await upstreams.call("none", "git_status", {}, timeout_seconds=5)
+            await upstreams.tool_call("none", "git_status", {}, timeout_seconds=5)
         await until(lambda: upstreams.status("git").state == "ready")

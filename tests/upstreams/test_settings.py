@@ -11,7 +11,7 @@ from kernelmcp.config.client_files import configured, read_file, withheld_variab
 from kernelmcp.config.expansion import variables
 from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.upstreams.target import identity_of, target_of
 

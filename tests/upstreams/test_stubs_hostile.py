@@ -12,8 +12,8 @@ import pytest
 
 from kernelmcp.upstreams.catalogue import Catalogue, Tool
 from kernelmcp.upstreams.stubs import Rendered, publish, render
+from kernelmcp.upstreams.stubs.identifiers import MAX_CHARS as MAX_NAME_CHARS
 from kernelmcp.upstreams.stubs.module import MAX_CHARS, NotAsExpected, check
-from kernelmcp.upstreams.stubs.names import MAX_CHARS as MAX_NAME_CHARS
 
 BREAKING_OUT = [
     '"""\nimport os\nos.system("x")\n"""',

@@ -95,6 +95,6 @@ def test_a_server_without_upstreams_imports_nothing_for_them() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     loaded = set(done.stdout.split())
-    assert "kernelmcp.config.upstreams" in loaded
+    assert "kernelmcp.config.upstream_settings" in loaded
     assert not {name for name in loaded if name.startswith("kernelmcp.upstreams.")}
     assert "kernelmcp.config.client_files" not in loaded

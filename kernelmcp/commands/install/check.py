@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 from kernelmcp.commands.install import configure
 from kernelmcp.commands.install.clients import CLIENTS, Client, Places
 from kernelmcp.commands.install.entry import NAME, Entry, command_of, folder_of, variables_of
-from kernelmcp.commands.upstreams.table import plain
+from kernelmcp.commands.terminal import plain
 from kernelmcp.config.client_files import NESTED_VARIABLE
 from kernelmcp.errors import ConfigurationError
 

@@ -17,11 +17,13 @@ from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.commands.install import entry, json_edit, toml_edit
 from kernelmcp.commands.install.clients import CLIENTS, Client, Places, Scope
 from kernelmcp.commands.setup import OFFER
+from kernelmcp.commands.terminal import fail
 from kernelmcp.config.client_files import MAX_BYTES, loads_with_comments
 from kernelmcp.config.load import load
 from kernelmcp.config.settings import home_directory
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.volumes import SHARED_INSIDE, check_volumes
+from kernelmcp.output.sanitize import as_dict
 
 SERVER_NAME = "kernelmcp"
 HOME_VARIABLE = "KERNELMCP_HOME"
@@ -38,9 +40,9 @@ def main(name: str, *, dry_run: bool, folder: str | None = None, uninstall: bool
         old = read(file)
         new = without(client, old) if uninstall else merged(client, old, path, scope)
     except (ValueError, RecursionError) as exc:
-        return _refuse(f"{file} was not changed: {exc}. Correct it and try again.")
+        return fail(f"{file} was not changed: {exc}. Correct it and try again.")
     except OSError as exc:
-        return _refuse(f"{file} cannot be read: {exc.strerror or exc}.")
+        return fail(f"{file} cannot be read: {exc.strerror or exc}.")
     if dry_run:
         sys.stdout.write(
             f"# would write {file}\n{new.removeprefix(_BOM)}" if new else f"# would leave {file} as it is\n"
@@ -52,7 +54,7 @@ def main(name: str, *, dry_run: bool, folder: str | None = None, uninstall: bool
         if new is not None:
             _replace(file, new, old)
     except OSError as exc:
-        return _refuse(f"{exc.filename or file} cannot be written: {exc.strerror or exc}.")
+        return fail(f"{exc.filename or file} cannot be written: {exc.strerror or exc}.")
     if uninstall:
         sys.stdout.write(_removed(client, file, old) if new else f"{file} has no server of this name.\n")
     else:
@@ -76,11 +78,6 @@ def _removed(client: Client, file: Path, old: str | None) -> str:
         folder = None
     kept = f"Your folder {folder} is unchanged.\n" if folder else ""
     return f"Removed {SERVER_NAME} from {file}. Restart {client.title} to finish removing it.\n{kept}"
-
-
-def _refuse(text: str) -> int:
-    sys.stderr.write(f"kernelmcp: {text}\n")
-    return 1
 
 
 # -- contents -------------------------------------------------------------------------------------------------------
@@ -142,7 +139,7 @@ def without(client: Client, text: str | None) -> str | None:
 def entry_in(client: Client, text: str | None) -> Config | None:
     """Our entry. Raises ValueError if the text is not a configuration."""
     ours: Any = _servers(client, _parsed(client, text))[1].get(SERVER_NAME)
-    return cast("Config", ours) if isinstance(ours, dict) else None
+    return as_dict(ours) if isinstance(ours, dict) else None
 
 
 def _checked(client: Client, text: str, wanted: Config) -> str:
@@ -171,8 +168,8 @@ def _servers(client: Client, config: Config) -> tuple[tuple[str, ...], Config]:
 
 def _is_table_of_servers(found: Any) -> bool:
     """True if `mcp` has the form of OpenCode 2, `mcp.servers`, and is not a server with that name."""
-    inner: Any = cast("Config", found).get("servers") if isinstance(found, dict) else None
-    return isinstance(inner, dict) and not {"type", "command", "url", "enabled"} & set(cast("Config", inner))
+    inner = as_dict(found).get("servers")
+    return isinstance(inner, dict) and not {"type", "command", "url", "enabled"} & as_dict(inner).keys()
 
 
 def _parsed(client: Client, text: str | None) -> Config:

@@ -18,6 +18,7 @@ from typing import Any, cast
 from kernelmcp.commands.install.clients import Client
 from kernelmcp.config.load import load
 from kernelmcp.files.home import runtime_root_of
+from kernelmcp.output.sanitize import as_dict, as_list
 from kernelmcp.process_start import python_command
 
 NAME = "kernelmcp"
@@ -62,34 +63,24 @@ def updated(old: Entry, client: Client, command: list[str], folder: Path | None,
         new |= {"command": command[0], "args": [*command[1:], *arguments]}
     if variables:
         key = "environment" if client.one_list else "env"
-        new[key] = {**_table(old, key), **variables}
+        new[key] = {**as_dict(old.get(key)), **variables}
     if client.sandboxes:
-        new["sandbox"] = _sandbox(_table(old, "sandbox"), folder_of(new), new.get("env", {}))
+        new["sandbox"] = _sandbox(as_dict(old.get("sandbox")), folder_of(new), new.get("env", {}))
     return new
 
 
 def command_of(entry: Entry) -> list[str]:
     """The program and its arguments. Raises ValueError if there is none."""
     found: Any = entry.get("command")
-    parts = cast("list[Any]", found if isinstance(found, list) else [found, *_servers_list(entry)])
+    parts = cast("list[Any]", found if isinstance(found, list) else [found, *as_list(entry.get("args"))])
     if not parts or not all(isinstance(one, str) for one in parts):
         raise ValueError(f'"{NAME}" names no program')
     return parts
 
 
-def _servers_list(entry: Entry) -> list[Any]:
-    found: Any = entry.get("args")
-    return cast("list[Any]", found) if isinstance(found, list) else []
-
-
 def variables_of(entry: Entry) -> dict[str, str]:
-    found = _table(entry, "env") or _table(entry, "environment")
+    found = as_dict(entry.get("env")) or as_dict(entry.get("environment"))
     return {name: str(value) for name, value in found.items()}
-
-
-def _table(entry: Entry, key: str) -> Entry:
-    found: Any = entry.get(key)
-    return cast("Entry", found) if isinstance(found, dict) else {}
 
 
 def _sandbox(old: Entry, folder: str | None, variables: Mapping[str, str]) -> Entry:
@@ -99,14 +90,11 @@ def _sandbox(old: Entry, folder: str | None, variables: Mapping[str, str]) -> En
     forbids the Unix sockets of the kernels (sandbox-runtime 0.0.78: tools are listed, no kernel starts).
     """
     settings = load(environ={**os.environ, **variables})
-    filesystem = _table(old, "filesystem")
+    filesystem = as_dict(old.get("filesystem"))
     places = [settings.home, runtime_root_of(settings.config.server.runtime), Path(tempfile.gettempdir())]
     wanted = [str(place) for place in places] + ([folder] if folder else [])
-    return {**old, "filesystem": {**filesystem, "allowWrite": _joined(filesystem.get("allowWrite"), wanted)}}
-
-
-def _joined(old: Any, wanted: list[str]) -> list[Any]:
-    return list(dict.fromkeys([*(cast("list[Any]", old) if isinstance(old, list) else []), *wanted]))
+    allowed = list(dict.fromkeys([*as_list(filesystem.get("allowWrite")), *wanted]))
+    return {**old, "filesystem": {**filesystem, "allowWrite": allowed}}
 
 
 def folder_of(entry: Entry) -> str | None:

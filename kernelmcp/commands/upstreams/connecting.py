@@ -1,18 +1,18 @@
 """One connection to one server, opened for a person who waits for it."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 from kernelmcp.config.client_files import configured
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.upstreams.catalogue import Catalogue
+from kernelmcp.upstreams.catalogue_store import FOLDER
 from kernelmcp.upstreams.connect import Way, connected
-from kernelmcp.upstreams.kept import FOLDER
 from kernelmcp.upstreams.link import Link
 from kernelmcp.upstreams.logins.oauth import Logins
-from kernelmcp.upstreams.minder import Minder
+from kernelmcp.upstreams.process_reaper import ProcessReaper
 
 
 def server_named(settings: Settings, name: str) -> UpstreamSettings:
@@ -25,10 +25,10 @@ def server_named(settings: Settings, name: str) -> UpstreamSettings:
 
 
 class Connecting:
-    def __init__(self, settings: Settings, minder: Minder) -> None:
+    def __init__(self, settings: Settings, reaper: ProcessReaper) -> None:
         self.logins = Logins(settings.home / FOLDER)
         self.way = Way(
-            minder, self.logins.authorize, lambda: settings.config.upstreams.result_mb, on_link=self._take_link
+            reaper, self.logins.authorize, lambda: settings.config.upstreams.result_mb, on_link=self._take_link
         )
         self._link: Link | None = None
 
@@ -48,8 +48,5 @@ class Connecting:
 
 @asynccontextmanager
 async def open_connecting(settings: Settings) -> AsyncIterator[Connecting]:
-    minder = Minder()
-    try:
-        yield Connecting(settings, minder)
-    finally:
-        minder.close()
+    with closing(ProcessReaper()) as reaper:
+        yield Connecting(settings, reaper)

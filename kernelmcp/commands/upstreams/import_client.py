@@ -12,13 +12,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.commands.terminal import fail, plain
 from kernelmcp.commands.toml_values import toml_value
-from kernelmcp.commands.upstreams.table import plain
 from kernelmcp.config.client_files import path_of, read_file
 from kernelmcp.config.load import MAX_FILE_BYTES
 from kernelmcp.config.models import Config
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.errors import ConfigurationError
 
 _SECRET_NAME = re.compile(r"token|key|secret|passw|credential|auth|cookie|(^|[_-])pat($|[_-])|session", re.IGNORECASE)
@@ -39,10 +39,9 @@ def main(settings: Settings, client: str, *, dry_run: bool) -> int:
     problems: list[str] = []
     found = dict(read_file(client, problems))
     for problem in problems:
-        sys.stderr.write(f"kernelmcp: {plain(problem)}\n")
+        fail(plain(problem))
     if not found:
-        sys.stderr.write(f"kernelmcp: {path_of(client)} has no servers to import.\n")
-        return 1
+        return fail(f"{path_of(client)} has no servers to import.")
     there = settings.config.upstreams.servers
     wanted: dict[str, str] = {}
     text = "".join(_table(name, server, wanted) for name, server in found.items() if name not in there)

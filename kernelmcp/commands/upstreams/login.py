@@ -21,13 +21,13 @@ import httpx2
 from mcp.client.auth import OAuthFlowError
 from mcp.shared.auth import AuthorizationCodeResult
 
+from kernelmcp.commands.terminal import fail, plain
 from kernelmcp.commands.upstreams.connecting import open_connecting, server_named
-from kernelmcp.commands.upstreams.table import plain
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.upstreams import UpstreamSettings
-from kernelmcp.errors import ConfigurationError
+from kernelmcp.config.upstream_settings import UpstreamSettings
+from kernelmcp.errors import ConfigurationError, cause
 from kernelmcp.upstreams.addresses import AddressRules
-from kernelmcp.upstreams.connect import MAX_REASON_CHARS, cause, in_words
+from kernelmcp.upstreams.connect import MAX_REASON_CHARS, in_words
 from kernelmcp.upstreams.logins.login_file import LoginFile
 from kernelmcp.upstreams.logins.oauth import NewLogin
 
@@ -76,8 +76,7 @@ async def _login(settings: Settings, name: str, server: UpstreamSettings, open_b
             except Exception as exc:  # noqa: BLE001  # whatever goes wrong ends the command with a sentence
                 found = cause(exc)
                 why = str(found) if isinstance(found, OAuthFlowError) else in_words(exc, server)
-                sys.stderr.write(f"kernelmcp: {name}: the login failed: {plain(why)[:MAX_REASON_CHARS]}\n")
-                return 1
+                return fail(f"{name}: the login failed: {plain(why)[:MAX_REASON_CHARS]}")
     said = f"Logged in to {name}" if shown else f"{name} requires no login"
     sys.stdout.write(f"{said}: {tools} tools.\n")
     return 0

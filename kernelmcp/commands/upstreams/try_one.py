@@ -6,14 +6,15 @@ import time
 
 import anyio
 
-from kernelmcp.code_mode.policy import decide
+from kernelmcp.code_mode.call_policy import decide
+from kernelmcp.commands.terminal import columns, fail, plain
 from kernelmcp.commands.upstreams.connecting import open_connecting, server_named
-from kernelmcp.commands.upstreams.table import lines, plain
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.config.upstream_settings import UpstreamSettings
+from kernelmcp.errors import cause
 from kernelmcp.upstreams.catalogue import Catalogue
-from kernelmcp.upstreams.connect import cause, in_words
-from kernelmcp.upstreams.kept import FOLDER, Kept
+from kernelmcp.upstreams.catalogue_store import FOLDER, CatalogueStore
+from kernelmcp.upstreams.connect import in_words
 from kernelmcp.upstreams.logins.oauth import LoginNeeded
 
 HEAD = ("TOOL", "A CALL IS", "BY", "IT SAYS")
@@ -39,18 +40,18 @@ async def _try(settings: Settings, name: str, server: UpstreamSettings, accept: 
                 if isinstance(cause(exc), LoginNeeded)
                 else in_words(exc, server)
             )
-            sys.stderr.write(f"kernelmcp: {name} is not available: {plain(why)}\n")
+            fail(f"{name} is not available: {plain(why)}")
             for line in connecting.last_words().splitlines()[-STDERR_LINES:]:
                 sys.stderr.write(f"  stderr: {plain(line)}\n")
             return 1
     sys.stdout.write(_shown(settings, server, catalogue, seconds))
-    sys.stdout.write(_pinned(Kept(settings.home / FOLDER), name, catalogue, accept=accept))
+    sys.stdout.write(_pinned(CatalogueStore(settings.home / FOLDER), name, catalogue, accept=accept))
     return 0
 
 
-def _pinned(kept: Kept, name: str, catalogue: Catalogue, *, accept: bool) -> str:
+def _pinned(store: CatalogueStore, name: str, catalogue: Catalogue, *, accept: bool) -> str:
     """The tools that differ from the accepted ones. A running server applies the tools accepted here."""
-    pins = kept.pins(name)
+    pins = store.pins(name)
     now = {tool.name: tool.digest for tool in catalogue.tools}
     others = {} if pins is None else {tool: tool in pins for tool, digest in now.items() if pins.get(tool) != digest}
     said = "".join(
@@ -58,7 +59,7 @@ def _pinned(kept: Kept, name: str, catalogue: Catalogue, *, accept: bool) -> str
         for tool, was_there in others.items()
     )
     if accept:
-        kept.keep_pins(name, now)
+        store.keep_pins(name, now)
         return f"{said}Accepted: {len(now)} tools as they are now.\n"
     return f"{said}`kernelmcp upstreams try {name} --accept` accepts them.\n" if said else ""
 
@@ -71,4 +72,4 @@ def _shown(settings: Settings, server: UpstreamSettings, catalogue: Catalogue, s
         answer = {"allow": "allowed", "ask": "asked about", "deny": "denied"}[verdict.decision]
         rows.append((tool.name, answer, verdict.rule, ", ".join(says) or "-"))
     about = plain(f"{catalogue.title or catalogue.server} {catalogue.version}").strip()
-    return f"{about}: {len(rows)} tools, connected in {seconds:.1f} s\n{lines([HEAD, *rows]) if rows else ''}"
+    return f"{about}: {len(rows)} tools, connected in {seconds:.1f} s\n{columns([HEAD, *rows]) if rows else ''}"

@@ -15,7 +15,7 @@ from kernelmcp.cells.lookup import LOG
 from kernelmcp.cells.tail import Entry, Tail
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.persons import Persons
-from kernelmcp.lab.record.record import Record
+from kernelmcp.lab.record.cell_record import Record
 from kernelmcp.output.sanitize import as_list
 
 # Lines that arrive within this time are written together: a tab draws once. It is longer if no tab shows the notebook:

@@ -12,7 +12,7 @@ from mcp_types import CallToolResult, ContentBlock, TextContent
 from kernelmcp.cells.cell import Display
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import Execution
-from kernelmcp.mcp_server.results import code_mode, installs
+from kernelmcp.mcp_server.results import installs, tool_call_fields
 from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.links import (
     MAX_LINKS,
@@ -160,10 +160,11 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         "files_changed": changed_files(execution, view.host),
         "truncated": truncated or None,
         "state_lost": execution.state_lost,
+        "restored": execution.restored_at,
         "background": view.background(budget_chars),
         "execution_time_ms": round(execution.execution_time_ms, 2),
         "queued_ms": round(execution.queued_ms, 2),
-        **code_mode.fields(execution, budget_chars),
+        **tool_call_fields.fields(execution, budget_chars),
     }
     if execution.call is not None:
         structured["return_value"] = execution.return_value

@@ -3,9 +3,10 @@
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.volume_files import is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED
-from kernelmcp.mcp_server.results import code_mode
+from kernelmcp.mcp_server.results import tool_call_fields
 from kernelmcp.mcp_server.results.printed import shown
 from kernelmcp.mcp_server.results.view import Cursor, View
+from kernelmcp.sessions.default_session import age_of
 
 # Changed files that the text names.
 MAX_NAMED_FILES = 10
@@ -30,7 +31,7 @@ def notes(view: View) -> list[str]:
         )
         if execution.questions is not None and execution.questions.open is not None:
             found.append("[It waits for a line of input, and the user has been asked.]")
-        found += code_mode.notes(execution)
+        found += tool_call_fields.notes(execution)
     elif execution.interruption and execution.status == "ok":
         why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
         found.append(f"[The {why} as the cell ended, or the cell caught the interrupt: it is complete.]")
@@ -44,16 +45,46 @@ def notes(view: View) -> list[str]:
             "[The session ran out of memory. All variables are kept: delete large ones, or make a session of a "
             "larger flavor with create_session.]"
         )
-    lost = execution.state_lost and not execution.loss_is_said
-    if lost and execution.status in ("ok", "error"):
-        found.append(
-            f"[{f'The process of {execution.language}' if execution.language else 'The kernel'} was restarted before "
-            f"this cell. {execution.gone}]"
-        )
-    elif lost and execution.error and execution.gone not in execution.error.value:
-        found.append(f"[{execution.gone}]")
     fences = ["[The Markdown fences around the code were taken off.]"] if execution.had_fences else []
-    return [*found, *fences, *_person_notes(view), *_missing_notes(view), *_file_notes(view)]
+    return [
+        *found,
+        *_variable_notes(execution),
+        *fences,
+        *_person_notes(view),
+        *_missing_notes(view),
+        *_file_notes(view),
+    ]
+
+
+def _variable_notes(execution: Execution) -> list[str]:
+    """What became of the variables of earlier executions."""
+    missing = execution.missing
+    if execution.restored_at is not None and not execution.state_lost:
+        rest = f" Not back: {', '.join(missing)}." if missing else ""
+        age = age_of(execution.restored_at, execution.created_at)
+        return [f"[The session's variables are back, as they were {age} ago.{rest}]"]
+    if not execution.state_lost or execution.loss_is_said:
+        return []
+    return [*_loss_notes(execution), *_checkpoint_notes(execution)]
+
+
+def _loss_notes(execution: Execution) -> list[str]:
+    missing = execution.missing
+    if execution.status in ("ok", "error"):
+        which = f"The process of {execution.language}" if execution.language else "The kernel"
+        why = f" They could not be kept: {'; '.join(missing)}." if execution.lost_before and missing else ""
+        return [f"[{which} was restarted before this cell. {execution.gone}{why}]"]
+    if execution.error and execution.gone not in execution.error.value:
+        return [f"[{execution.gone}]"]
+    return []
+
+
+def _checkpoint_notes(execution: Execution) -> list[str]:
+    if execution.checkpoint is None:
+        return []
+    name, made_at = execution.checkpoint
+    age = age_of(made_at, execution.created_at)
+    return [f"[restore_session(name={name!r}) brings back variables and files as they were {age} before this cell.]"]
 
 
 def _why_interrupted(execution: Execution) -> str:

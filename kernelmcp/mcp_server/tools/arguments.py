@@ -10,14 +10,12 @@ Ctx = Context[Any, Any]
 SessionId = Annotated[
     str | None,
     Field(
-        description="The session: an id from an earlier result, or a new name. Omitted: the connection's own session, "
+        description="An id from an earlier result, or a new name. Omitted: the connection's own session, "
         "or a new one whose id the result gives."
     ),
 ]
-SameSession = Annotated[str | None, Field(description="Omitted: the connection's own session.")]
-SessionLanguage = Annotated[
-    str | None, Field(max_length=64, description="Default language of the session's cells (python).")
-]
+SameSession = Annotated[str | None, Field(description="Omitted: your own.")]
+SessionLanguage = Annotated[str | None, Field(max_length=64, description="Of its cells. Omitted: python.")]
 Language = Annotated[str | None, Field(max_length=64, description="Omitted: the session's language.")]
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)

@@ -125,7 +125,9 @@ def contract_tool(
     model.model_rebuild(force=True)
     tool.parameters = concise(model.model_json_schema(by_alias=True))
     for argument, values in (choices or {}).items():
-        tool.parameters["properties"][argument]["enum"] = values
+        shown = tool.parameters["properties"][argument]
+        shown.pop("maxLength", None)
+        shown["enum"] = values
     if tool.fn_metadata.output_schema is not None:
         tool.fn_metadata.output_schema = with_errors(tool.fn_metadata.output_schema)
     return tool

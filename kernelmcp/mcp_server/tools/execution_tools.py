@@ -20,7 +20,7 @@ from kernelmcp.executions.handler_call import HandlerCall
 from kernelmcp.executions.questions import Questions
 from kernelmcp.files.volumes import INSIDE, kernel_volumes
 from kernelmcp.mcp_server import schemas
-from kernelmcp.mcp_server.approvals import ask_approval, take_approval
+from kernelmcp.mcp_server.approval_requests import ask_approval, take_approval
 from kernelmcp.mcp_server.callers import gave_up
 from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.elicitation import ask, asked_by, can_ask, take_answer
@@ -33,6 +33,7 @@ from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, RUNS_CODE, Ctx, Language, SameSession, SessionId
 from kernelmcp.mcp_server.tools.code_fences import without_fences
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
+from kernelmcp.mcp_server.views.apps import Views
 from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
@@ -47,12 +48,11 @@ Timeout = Annotated[
 Event = Annotated[
     dict[str, Any] | None,
     Field(
-        description="A JSON object. After the cell, handler(event, context) is called, a function that this code or an "
-        "earlier cell defines; its JSON value is returned as return_value. context is a dict with session_id, "
-        "execution_id and timeout_seconds."
+        description="A JSON object. After the cell, handler(event, context) of the session is called, and its JSON "
+        "value is return_value. context: a dict of session_id, execution_id and timeout_seconds."
     ),
 ]
-ExecutionId = Annotated[str, Field(description="The execution_id of an earlier result.")]
+ExecutionId = Annotated[str, Field(description="From an earlier result.")]
 # After a cancel: the kernel's grace, and a little for the answer to arrive.
 CANCEL_MARGIN_SECONDS = 2.0
 
@@ -67,12 +67,14 @@ class ExecutionTools:
         caller: Callable[[Ctx], Caller],
         runtimes: Runtimes,
         log: ClientLog,
+        views: Views,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self.caller = caller
         self._runtimes = runtimes
         self._log = log
+        self._views = views
 
     async def execute_code(
         self,
@@ -85,14 +87,14 @@ class ExecutionTools:
     ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
         """Run code in a persistent, sandboxed Jupyter kernel (CPython in WebAssembly, IPython shell).
 
-        Variables, imports and files persist between calls of a session. The result has the value of the last
-        expression, the printed output, displayed objects (images too) and errors. Top-level await works. The working
-        directory is /workspace. Code cannot access this machine, and only those hosts on the network that its owner
-        has allowed (requests, urllib.request). A long cell returns status "running" and an execution_id: wait for it
-        with get_execution.
+        Variables, imports and files persist between calls of a session. The result has the last expression's value,
+        printed output, displayed objects (images too) and errors. Top-level await works. The working directory is
+        /workspace. Code cannot access this machine, and of the network only hosts that its owner has allowed
+        (requests, urllib.request). A long cell returns status "running": wait for it with get_execution.
         """
         _check_text(code, "code")
         self._runtimes.check(language)
+        given = code
         fenced = without_fences(code)
         if fenced is not None:
             code, tag = fenced
@@ -106,21 +108,22 @@ class ExecutionTools:
             call = None if event is None else self._runtimes.handler_call(chosen, event)
             return self._runtimes.as_cell(chosen, code), call
 
-        return await self._execute(cell_for, ctx, session_id, timeout, had_fences=fenced is not None)
+        viewed = "execute_code", given
+        return await self._execute(cell_for, ctx, session_id, timeout, viewed, had_fences=fenced is not None)
 
     async def execute_command(
         self,
-        command: Annotated[str, Field(description="A command line, or a script.")],
+        command: Annotated[str, Field(description="A line or a script.")],
         ctx: Ctx,
         session_id: Annotated[str | None, Field(description="As in execute_code.")] = None,
         timeout: Annotated[float | None, Field(gt=0, description="As in execute_code.")] = None,
     ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
         """Run a bash command (grep, sed, awk, jq, curl, python, pip, ...) on the same files as execute_code.
-        The working directory, variables and functions persist between calls.
+        The working directory, variables and functions persist.
         """
         _check_text(command, "command")
         cell = self._runtimes.as_command(command)
-        return await self._execute(lambda _: (cell, None), ctx, session_id, timeout)
+        return await self._execute(lambda _: (cell, None), ctx, session_id, timeout, ("execute_command", command))
 
     async def _execute(
         self,
@@ -128,16 +131,19 @@ class ExecutionTools:
         ctx: Ctx,
         session_id: str | None,
         timeout: float | None,
+        viewed: tuple[str, str],
         *,
         had_fences: bool = False,
     ) -> CallToolResult:
-        """Run what `cell_for` makes of a session, and answer with its result, or that it runs."""
+        """Run what `cell_for` makes of a session, and answer with its result, or that it runs. `viewed`: the tool, and
+        the code as the client sent it."""
         caller = self.caller(ctx)
         session, created = await self._registry.find_or_create(caller, session_id)
         cell, call = cell_for(session)
         execution = await self._asked_for(caller, ctx)
         if execution is None:
             execution = session.submit(cell, timeout, call)
+            self._views.note_begun(*viewed, execution, ctx)
             if execution.questions is None and can_ask(ctx):
                 execution.questions = Questions()
             if can_ask(ctx):
@@ -150,20 +156,17 @@ class ExecutionTools:
         except asyncio.CancelledError:
             # The client gave up on the call: its cell must not go on. Others in the queue do.
             if gave_up(ctx):
-                session.interrupt(execution)
+                session.queue.interrupt(execution)
             raise
 
     async def get_execution(
         self,
         execution_id: ExecutionId,
         ctx: Ctx,
-        wait_seconds: Annotated[float, Field(ge=0, description="Longest wait for its end, seconds.")] = 10,
-        since: Annotated[
-            str | None, Field(description="Cursor from the last answer: return only newer output.")
-        ] = None,
+        wait_seconds: Annotated[float, Field(ge=0, description="Seconds, at most.")] = 10,
+        since: Annotated[str | None, Field(description="The last cursor: only newer output.")] = None,
     ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
-        """Get an execution's state and output; wait up to wait_seconds for its end. Use it when execute_code
-        returned status "running"."""
+        """Get an execution's state and output; wait for its end."""
         cursor = Cursor.parse(since)
         execution = await self._registry.execution(self.caller(ctx), execution_id)
         take_answer(execution, ctx)
@@ -225,8 +228,8 @@ class ExecutionTools:
     async def cancel_execution(
         self, ctx: Ctx, session_id: SameSession = None, execution_id: ExecutionId | None = None
     ) -> Annotated[CallToolResult, schemas.CancelResult]:
-        """Interrupt a running cell, or remove a waiting one from the queue. Variables are kept. Without execution_id:
-        the cell that is running in the session."""
+        """Interrupt a running cell, or remove a waiting one; variables are kept. Without execution_id: the session's
+        running cell."""
         caller = self.caller(ctx)
         if execution_id is not None:
             execution: Execution | None = await self._registry.execution(caller, execution_id)
@@ -239,8 +242,8 @@ class ExecutionTools:
             session = None if execution.done.is_set() else self._registry.get(caller, session_id)
         else:
             session = self._registry.get(caller, session_id)
-            session_id, execution = session.id, session.current
-        cancelled = session is not None and execution is not None and session.interrupt(execution)
+            session_id, execution = session.id, session.queue.first
+        cancelled = session is not None and execution is not None and session.queue.interrupt(execution)
         if execution is not None:
             with anyio.move_on_after(self._settings.config.kernels.interrupt_grace_seconds + CANCEL_MARGIN_SECONDS):
                 await execution.done.wait()

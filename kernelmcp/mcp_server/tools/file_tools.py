@@ -23,8 +23,8 @@ from kernelmcp.mcp_server.callers import minted_note
 from kernelmcp.mcp_server.results.execution_result import RESOURCE_LINKS_SINCE
 from kernelmcp.mcp_server.results.printed import shown
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SameSession
-from kernelmcp.mcp_server.tools.contents import Encoding, about, from_content, picture_result, to_content
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
+from kernelmcp.mcp_server.tools.file_contents import Encoding, about, from_content, picture_result, to_content
 from kernelmcp.mcp_server.tools.file_sources import FileSources, name_of
 from kernelmcp.output.sanitize import clean
 from kernelmcp.pictures import headers
@@ -34,7 +34,6 @@ from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 
 Ctx = Context[Any, Any]
-Path = Annotated[str, Field(description="The file, such as data/a.csv or /volumes/NAME/a.csv.")]
 # A piece is in a result twice, as text and in the structure, and JSON may escape each byte with six: under 900 kB.
 MAX_PIECE_BYTES = 64 * 1024
 # In the text of get_workspace_info; the structure has more.
@@ -58,17 +57,17 @@ class FileTools:
 
     async def read_file(
         self,
-        path: Path,
+        path: Annotated[str, Field(description="Such as data/a.csv or /volumes/NAME/a.csv.")],
         ctx: Ctx,
         session_id: SameSession = None,
         encoding: Annotated[Encoding | None, Field(description="Omitted: text if it is UTF-8, else base64.")] = None,
-        offset: Annotated[int, Field(ge=0, description="Start offset in bytes.")] = 0,
+        offset: Annotated[int, Field(ge=0, description="In bytes.")] = 0,
         max_bytes: Annotated[
             int | None, Field(ge=1, le=MAX_PIECE_BYTES, description="Omitted: a readable amount.")
         ] = None,
     ) -> Annotated[CallToolResult, schemas.ReadResult]:
-        """Read a file of the session's workspace, of a volume, or what a result gives a kernelmcp:// address for,
-        without running code. A picture comes as one. What is long is cut: go on with offset=next_offset."""
+        """Read a file of the workspace or of a volume, or the kernelmcp:// address of a result, without running code. A
+        picture comes as one. What is long is cut: go on with offset=next_offset."""
         _check_unicode(path)
         budget = self._settings.policy.output_budget_chars
         limit = max_bytes or min(MAX_PIECE_BYTES, budget * 3 // 4 if encoding == "base64" else budget)
@@ -104,14 +103,13 @@ class FileTools:
 
     async def write_file(
         self,
-        path: Path,
+        path: Annotated[str, Field(description="As in read_file.")],
         content: Annotated[str, Field(description="The whole new content.")],
         ctx: Ctx,
         session_id: SameSession = None,
         encoding: Annotated[Encoding, Field(description="text (UTF-8), or base64 of bytes.")] = "text",
     ) -> Annotated[CallToolResult, schemas.WriteResult]:
-        """Make or replace a file in the session's workspace, or in a volume, without running code. Directories are made
-        as needed."""
+        """Write a file of the workspace or of a volume, and its directories, without running code."""
         _check_unicode(path)
         data = from_content(content, encoding)
         caller = self._caller(ctx)
@@ -145,8 +143,7 @@ class FileTools:
     async def get_workspace_info(
         self, ctx: Ctx, session_id: SameSession = None
     ) -> Annotated[CallToolResult, schemas.WorkspaceInfo]:
-        """List the files of the session's workspace, and how much of its quota they use. Code sees the workspace as
-        /workspace, its working directory."""
+        """List the workspace's files and its quota. Code sees it as /workspace."""
         caller = self._caller(ctx)
         session = self._sources.existing(caller, session_id)
         policy = self._settings.policy
@@ -190,7 +187,7 @@ class FileTools:
         return installed + (f"\n{self._about_imports}" if self._about_imports else "")
 
     async def get_volume_path(self, ctx: Ctx) -> Annotated[CallToolResult, schemas.VolumeList]:
-        """Show where code finds its files: the workspace, and the host's directories that are mounted as volumes."""
+        """Show where code finds its files: the workspace, and mounted directories of the host (volumes)."""
         found: list[schemas.VolumeInfo] = [
             {
                 "name": volume["name"],

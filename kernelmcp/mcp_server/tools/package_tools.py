@@ -54,10 +54,8 @@ class PackageTools:
         ctx: Ctx,
         session_id: SameSession = None,
     ) -> Annotated[CallToolResult, schemas.InstallResult]:
-        """Install Python packages and their dependencies into the session. Pure Python wheels from PyPI work, those
-        built for WebAssembly (numpy, pandas, pydantic and many more), and sources that need no compiler. They stay when
-        the session is started again. `%pip install NAME` in a cell does the same.
-        """
+        """Install Python packages with their dependencies: pure Python, those built for WebAssembly (numpy, pandas and
+        many more), and sources that need no compiler. `%pip install NAME` in a cell does the same."""
         names = _checked([package_name] if isinstance(package_name, str) else package_name)
         config = self._settings.config
         caller = self._caller(ctx)
@@ -69,7 +67,7 @@ class PackageTools:
         try:
             await wait_for(execution, config.sessions.inline_wait_seconds, ctx)
         except asyncio.CancelledError:
-            session.interrupt(execution)
+            session.queue.interrupt(execution)
             raise
         note = minted_note(caller, session_id, session.id, created=created)
         return _result(execution, note, self._settings.policy.output_budget_chars)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import SessionNotFound
+from kernelmcp.errors import InvalidArgument, SessionNotFound
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
 from kernelmcp.mcp_server.notebook_sources import NotebookSources
@@ -21,6 +21,8 @@ from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, MAKES, READ_ONLY, Ctx, SameSession, SessionLanguage
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import Caller, mint_handle
+from kernelmcp.sessions.hibernation.checkpoints import MAX_LISTED
+from kernelmcp.sessions.past import told_checkpoint, told_missing, told_restored
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.replay import Replay
 from kernelmcp.sessions.storage.record import MAIN_LANGUAGE
@@ -42,20 +44,39 @@ class SessionTools:
         self,
         ctx: Ctx,
         language: SessionLanguage = None,
-        session_id: Annotated[str | None, Field(description="Session name. Generated if omitted.")] = None,
-        flavor: Annotated[Flavor | None, Field(description="How much memory it may use.")] = None,
+        session_id: Annotated[str | None, Field(description="Generated if omitted.")] = None,
+        flavor: Annotated[Flavor | None, Field(description="Its memory.")] = None,
         from_notebook: Annotated[
             str | None,
             Field(
-                description="A notebook whose cells run first: a path in this session's workspace or in /volumes, or "
-                "kernelmcp://sessions/ID/notebook for another session's cells."
+                description="A notebook whose cells run first: its path (in /volumes, too), or "
+                "kernelmcp://sessions/ID/notebook."
             ),
         ] = None,
+        from_session: Annotated[
+            str | None,
+            Field(description="Fork this session: begin with its variables and files."),
+        ] = None,
+        from_checkpoint: Annotated[str | None, Field(description="At this checkpoint of it.")] = None,
     ) -> Annotated[CallToolResult, schemas.CreateSessionResult]:
-        """Create a session with its own kernel and workspace. Not needed before execute_code; use it for work
-        that must stay separate from other work, or that needs more memory."""
+        """Create a session with its own kernel and workspace, for separate work or more memory. Not needed before
+        execute_code."""
         self._runtimes.check(language)
         caller = self.caller(ctx)
+        if from_session is not None:
+            if language is not None or from_notebook is not None:
+                raise InvalidArgument(
+                    "a fork has the language and the variables of its session",
+                    "Omit language and from_notebook, or omit from_session.",
+                    argument="from_session",
+                )
+            return await self._fork(caller, from_session, from_checkpoint, session_id, flavor)
+        if from_checkpoint is not None:
+            raise InvalidArgument(
+                "from_checkpoint needs from_session",
+                "Pass the session that has the checkpoint; to go back in the same session, call restore_session.",
+                argument="from_checkpoint",
+            )
         # Before there is a session: a notebook that cannot be read makes none.
         cells = await self._notebooks.read(from_notebook, caller, session_id) if from_notebook is not None else None
         handle = mint_handle() if session_id is None else session_id
@@ -75,11 +96,66 @@ class SessionTools:
             text = f"{text} {about}"
         return structured_result(result, text)
 
+    async def _fork(
+        self, caller: Caller, from_session: str, checkpoint: str | None, handle: str | None, flavor: Flavor | None
+    ) -> CallToolResult:
+        source = self._registry.get(caller, from_session)
+        session, beginning = await self._registry.fork(caller, source, checkpoint, handle or mint_handle(), flavor)
+        result: schemas.CreateSessionResult = {
+            "session_id": session.id,
+            "language": session.record.language,
+            "flavor": session.record.flavor,
+            "created": True,
+            "expires_after_seconds": self._settings.config.sessions.default_timeout_seconds,
+            "forked_from": source.id,
+            "lost": beginning.missing,
+        }
+        begins = f"Session {session.id} is ready, with the variables and files of {source.id}"
+        when = "" if checkpoint is None else f" at checkpoint {checkpoint}"
+        return structured_result(result, f"{begins}{when}.{told_missing(beginning)}")
+
+    async def checkpoint_session(
+        self,
+        ctx: Ctx,
+        session_id: SameSession = None,
+        name: Annotated[str | None, Field(description="Replaces one of this name.")] = None,
+    ) -> Annotated[CallToolResult, schemas.CheckpointResult]:
+        """Keep variables and files as they are, before something risky. restore_session goes back."""
+        session = self._registry.get(self.caller(ctx), session_id)
+        made = await session.past.checkpoint(name)
+        kept = len(session.record.checkpoints)
+        result: schemas.CheckpointResult = {
+            "session_id": session.id,
+            "checkpoint": made.name,
+            "size_bytes": made.size_bytes,
+            "kept": kept,
+        }
+        return structured_result(result, told_checkpoint(made, kept))
+
+    async def restore_session(
+        self,
+        ctx: Ctx,
+        session_id: SameSession = None,
+        name: Annotated[str | None, Field(description="From get_sessions.")] = None,
+    ) -> Annotated[CallToolResult, schemas.RestoreResult]:
+        """Go back to a checkpoint: variables and files as they were. Without name: the newest one asked for, or else
+        before the last cell."""
+        caller = self.caller(ctx)
+        session = self._registry.get(caller, session_id)
+        found, beginning = await self._registry.go_back(caller, session, name)
+        result: schemas.RestoreResult = {
+            "session_id": session.id,
+            "checkpoint": found.name,
+            "restored_at": found.created_at,
+            "lost": beginning.missing,
+        }
+        return structured_result(result, told_restored(found, beginning))
+
     async def get_sessions(
         self,
         ctx: Ctx,
-        session_id: Annotated[str | None, Field(description="The session to describe. Omitted: all.")] = None,
-        limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many to list.")] = DEFAULT_PAGE,
+        session_id: Annotated[str | None, Field(description="Omitted: all.")] = None,
+        limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many.")] = DEFAULT_PAGE,
         cursor: Annotated[str | None, Field(description="next_cursor of the previous page.")] = None,
     ) -> Annotated[CallToolResult, schemas.SessionList]:
         """List your sessions, the last used first, or describe one."""
@@ -92,6 +168,7 @@ class SessionTools:
         lines = [
             f"{info['session_id']}: {info['state']}, {info['language']}, {info['flavor']}, {info['execution_count']:,} "
             f"executions, {info['workspace_bytes']:,} bytes of files, last used {info['last_used_at'][:16]}"
+            + _checkpoints(info["checkpoints"])
             for info in found["sessions"]
         ]
         if found["next_cursor"] is not None:
@@ -99,18 +176,20 @@ class SessionTools:
         return structured_result(found, "\n".join(lines) or "There are no sessions.")
 
     async def stop_session(
-        self, session_id: Annotated[str, Field(description="The session to stop.")], ctx: Ctx
+        self, session_id: Annotated[str, Field(description="Which one.")], ctx: Ctx
     ) -> Annotated[CallToolResult, schemas.StopResult]:
-        """End a session's processes. Its variables are lost; its files and transcript are kept, and the next call
-        starts it again."""
+        """End a session's processes; its variables (where possible), files and transcript are kept. The next call
+        starts it."""
         session = self._registry.get(self.caller(ctx), session_id)
         stopped = await session.stop()
-        return structured_result({"session_id": session.id, "stopped": stopped}, "Stopped; its files are kept.")
+        kept = "its variables and files" if session.queue.binding.saved.exist else "its files"
+        why = f" Its variables are not: {'; '.join(session.record.why_lost)}." if session.record.why_lost else ""
+        return structured_result({"session_id": session.id, "stopped": stopped}, f"Stopped; {kept} are kept.{why}")
 
     async def destroy_session(
-        self, session_id: Annotated[str, Field(description="The session to delete.")], ctx: Ctx
+        self, session_id: Annotated[str, Field(description="Which one.")], ctx: Ctx
     ) -> Annotated[CallToolResult, schemas.DestroyResult]:
-        """Delete a session and everything in it: variables, files, transcript. This cannot be undone."""
+        """Delete a session with its variables, files and transcript. This cannot be undone."""
         session = self._registry.get(self.caller(ctx), session_id)
         await self._registry.destroy(session)
         return structured_result({"session_id": session.id, "destroyed": True}, "Destroyed.")
@@ -121,8 +200,7 @@ class SessionTools:
         session_id: SameSession = None,
         scope: Annotated[Literal["all", "variables", "files"], Field(description="What to clear.")] = "all",
     ) -> Annotated[CallToolResult, schemas.ResetResult]:
-        """Clear all variables, delete all files of the workspace, or both. Clearing variables cancels running
-        cells."""
+        """Clear the variables (which cancels running cells), delete the workspace's files, or both."""
         variables, files = scope != "files", scope != "variables"
         caller = self.caller(ctx)
         try:
@@ -141,7 +219,7 @@ class SessionTools:
         return structured_result(result, f"{cleared} cleared.")
 
     async def list_runtimes(self) -> Annotated[CallToolResult, schemas.RuntimeList]:
-        """List the languages that can be run, with their versions."""
+        """List the languages and their versions."""
         found = await anyio.to_thread.run_sync(self._runtimes.describe)
         lines = [" ".join(filter(None, _described(runtime))) for runtime in found]
         return structured_result({"runtimes": found}, "\n".join(lines))
@@ -151,11 +229,18 @@ class SessionTools:
         return [
             contract_tool(self.create_session, "Create a session", MAKES, choices),
             contract_tool(self.get_sessions, "List sessions", READ_ONLY),
+            contract_tool(self.checkpoint_session, "Make a checkpoint", MAKES),
+            contract_tool(self.restore_session, "Go back to a checkpoint", DESTROYS),
             contract_tool(self.stop_session, "Stop a session", DESTROYS),
             contract_tool(self.destroy_session, "Destroy a session", DESTROYS),
             contract_tool(self.reset_workspace, "Reset the workspace", DESTROYS),
             contract_tool(self.list_runtimes, "List runtimes", READ_ONLY),
         ]
+
+
+def _checkpoints(made: list[schemas.CheckpointInfo]) -> str:
+    names = ", ".join(one["name"] for one in made[-MAX_LISTED:])
+    return f", checkpoints {names}" if made else ""
 
 
 def _described(runtime: schemas.RuntimeInfo) -> tuple[str | None, ...]:

@@ -19,7 +19,7 @@ from kernelmcp.errors import ResourceLimitExceeded, ServerError
 from kernelmcp.files.home import Home
 from kernelmcp.files.listing import stored_bytes
 from kernelmcp.files.workspace import Quota
-from kernelmcp.sessions.storage.record import Record, read_record
+from kernelmcp.sessions.storage.record import CHECKPOINTS, Record, read_record
 from kernelmcp.sessions.storage.stored import StoredSessions
 
 CHECK_SECONDS = 60.0
@@ -86,6 +86,11 @@ class DiskUse:
         own = self._sessions[directory].file_bytes if directory in self._sessions else 0
         allowed = own + self._left(principal) // running
         return Quota(min(policy.workspace_max_mb * 2**20, allowed), policy.max_files)
+
+    async def room(self, principal: str) -> int:
+        """The bytes that a principal may still store."""
+        await self._measure_again(principal)
+        return self._left(principal)
 
     async def check_room(self, principal: str) -> None:
         """Raises `ResourceLimitExceeded` if there is no room for a new session."""
@@ -180,12 +185,13 @@ class DiskUse:
             return None
         most = self._settings.policy.workspace_max_mb * 2**20
         trees = [measure(self._home.sandbox(name).path, most) for name in record.sandboxes]
-        other = measure(directory)
+        other = measure(directory, apart=CHECKPOINTS)
+        checkpoints = sum(each.size_bytes for each in record.checkpoints)  # they do not change, and are many files
         return Taken(
             record.principal,
             record.last_used_at,
             sum(size for size, _ in trees),
-            other[1] + sum(on_disk for _, on_disk in trees),
+            other[1] + checkpoints + sum(on_disk for _, on_disk in trees),
         )
 
 
@@ -196,15 +202,18 @@ def _record(directory: Path) -> Record | None:
         return None  # damaged: counts for no principal
 
 
-def measure(folder: Path, unreadable_bytes: int = 0) -> tuple[int, int]:
+def measure(folder: Path, unreadable_bytes: int = 0, apart: str | None = None) -> tuple[int, int]:
     """Sizes of the files below a directory, as their quota counts them and in whole blocks. Links are not followed. A
-    directory that a guest made uncountable counts as `unreadable_bytes`."""
+    directory that a guest made uncountable counts as `unreadable_bytes`. What is `apart`, by its name, does not
+    count."""
     size = on_disk = 0
     pending = [str(folder)]
     while pending:
         try:
             with os.scandir(pending.pop()) as entries:
                 for entry in entries:
+                    if entry.name == apart:
+                        continue
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(entry.path)
                         on_disk += BLOCK_BYTES

@@ -20,6 +20,8 @@ from kernelmcp.files.home import RECORD_FILES, SANDBOX_NAME
 from kernelmcp.sessions.caller import Origin
 from kernelmcp.sessions.installed_packages import Package
 
+# The folder of a session's checkpoints.
+CHECKPOINTS = "checkpoints"
 # Errors that do not mean that the file is damaged.
 _NOT_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 
@@ -32,6 +34,30 @@ def now() -> str:
 
 # Language of a kernel's cells that name none. Kernelspecs that are not ours have one, whichever it is.
 MAIN_LANGUAGE = "python"
+
+
+class Checkpoint(BaseModel):
+    """A checkpoint of a session: its files, and its variables if it had any."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    folder: str = Field(pattern=r"^[0-9a-f]{16}$")
+    """The name of its folder. A path here would be deleted one day."""
+    number: int | None
+    """The number of its state. None: it has no variables."""
+    base_number: int | None = None
+    """If the state is the changes of another one: that one's number."""
+    created_at: str
+    execution_count: int
+    """The kernel's: of the last cell that had run."""
+    size_bytes: int
+    """What it adds to the earlier ones."""
+    total_bytes: int = 0
+    """With what it shares."""
+    left_out: int = 0
+    """Files that could not be copied."""
+    is_automatic: bool = False
 
 
 class Record(BaseModel):
@@ -51,6 +77,20 @@ class Record(BaseModel):
     """Names of the sandbox directories that may hold the files; two during a move."""
     has_run: bool = Field(default_factory=lambda data: data.get("execution_count", 0) > 0)
     """It may have variables: code was sent to its kernel, and the variables have not been reset since."""
+    state_number: int = 0
+    """The number of the newest state of its variables that was saved (sessions/hibernation/)."""
+    state_base: int | None = None
+    """If it is the changes of another state: that one's number."""
+    last_number: int = Field(default_factory=lambda data: data.get("state_number", 0))
+    """The highest number of its states, checkpoints included."""
+    has_state: bool = False
+    """That state is on disk, and nothing has run since."""
+    why_lost: list[str] = []
+    """Why the variables could not be saved, for the execution that reports their loss."""
+    checkpoints: list[Checkpoint] = []
+    """The oldest first."""
+    newest_is_now: bool = False
+    """Nothing has run since the newest checkpoint. Counts only while `has_state`, which tells of a server's end."""
     packages: list[Package] = []
     """The installed packages, in the order of their installation."""
     in_image: list[Package] = Field(default=[], exclude=True)

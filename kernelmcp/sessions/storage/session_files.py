@@ -5,6 +5,7 @@ They survive every kernel, and the record on disk names their sandbox directory.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from kernelmcp.errors import ServerError, SessionDamaged
 from kernelmcp.files.home import RECORD_FILES, Home, SandboxDirectory
 from kernelmcp.files.listing import Entry
 from kernelmcp.files.safe_open import delete_for_good
+from kernelmcp.files.tree_copy import Copied
 from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED, Quota, Workspace
 from kernelmcp.kernel.process import Kernel
@@ -93,6 +95,32 @@ class SessionFiles:
         """The space and number of files that the session may use from now on."""
         return await self._disk.quota(self._directory, self._record.principal)
 
+    async def room(self) -> int:
+        """The bytes that may be stored besides what all the principal's sessions have."""
+        return await self._disk.room(self._record.principal)
+
+    async def save_checkpoint(self, folder: Path, earlier: Path | None) -> Copied:
+        """Copy the files to a folder; unchanged ones are shared with an `earlier` copy. The caller holds the lock.
+        Raises OSError, `ResourceLimitExceeded`."""
+        if (sandbox := self.sandbox) is None:
+            return Copied()
+        return await anyio.to_thread.run_sync(sandbox.save_checkpoint, folder, await self._room(), earlier)
+
+    async def bring_checkpoint(self, folder: Path, sandbox: SandboxDirectory) -> None:
+        """Copy the files that such a folder has to a fresh sandbox directory. Raises as `save_checkpoint` does."""
+        if (folder / "workspace").is_dir():  # otherwise the session had no files
+            await anyio.to_thread.run_sync(sandbox.copy_from_checkpoint, folder, await self._room())
+
+    async def copy_to(self, sandbox: SandboxDirectory) -> None:
+        """Copy the files to a fresh sandbox directory. The caller holds the lock. Raises as `save_checkpoint` does."""
+        if (own := self.sandbox) is not None:
+            room = await self._room()
+            await anyio.to_thread.run_sync(sandbox.copy_from, own.workspace, own.path / "tmp", room)
+
+    async def _room(self) -> Quota:
+        quota = await self.quota()
+        return Quota(min(quota.max_bytes, await self.room()), quota.max_files)
+
     def note_changed(self) -> None:
         """Note that files were written or deleted, so they must be measured again."""
         self._disk.note_changed(self._directory, self._record.principal)
@@ -144,10 +172,14 @@ class SessionFiles:
                 self._record.sandboxes = [self.sandbox.path.name]
                 raise
 
-    def move_to(self, sandbox: SandboxDirectory) -> None:
-        """Move the workspace into a fresh kernel's sandbox directory. `settle_in` must follow. Raises OSError."""
+    def move_to(self, sandbox: SandboxDirectory, *, with_tmp: bool) -> None:
+        """Move the workspace into a fresh kernel's sandbox directory, and perhaps its temporary files. `settle_in` must
+        follow. Raises OSError."""
         if self.sandbox is not None:
             self.announce_move(sandbox)
+            if with_tmp:
+                with suppress(FileNotFoundError, NotADirectoryError):  # they are temporary
+                    sandbox.take_tmp_of(self.sandbox)
             sandbox.take_workspace_of(self.sandbox)
 
     def settle_in(self, sandbox: SandboxDirectory) -> None:
@@ -156,6 +188,20 @@ class SessionFiles:
         self.save_record()
         if old is not None:
             self.delete_soon(old)
+
+    def replace_by(self, sandbox: SandboxDirectory, kernel: Kernel | None) -> None:
+        """Replace all files by those of another sandbox directory; `kernel` still uses the old ones. Raises OSError:
+        then nothing has changed."""
+        old, names = self.sandbox, self._record.sandboxes
+        try:
+            self._write_record(sandbox)
+        except OSError:
+            self._record.sandboxes = names
+            raise
+        self.sandbox = sandbox
+        self.note_changed()
+        if old is not None:
+            self.delete_soon(old, kernel)
 
     def abandon(self, kernel: Kernel | None) -> None:
         """Delete all files and forget the installed packages, after the kernel that still uses them has ended."""
@@ -187,14 +233,17 @@ class SessionFiles:
 
     # -- the record ---------------------------------------------------------------------------------------------
 
-    def save_record(self) -> None:
-        """Write the session's record. If the disk is full, only the newest times and counts are lost."""
+    def save_record(self, *, must_succeed: bool = False) -> None:
+        """Write the session's record. If the disk is full, only the newest times and counts are lost; if more would be,
+        it `must_succeed`, and raises OSError."""
         try:
             if self.sandbox is not None:
                 self._write_record(self.sandbox)
             else:
                 self._record.write(self._directory)
         except OSError as exc:
+            if must_succeed:
+                raise
             log.error("a session's record could not be written", session=self._record.session_id, error=str(exc))
 
     def _write_record(self, *sandboxes: SandboxDirectory) -> None:

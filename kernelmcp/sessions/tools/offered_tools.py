@@ -18,16 +18,16 @@ import structlog
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.tool_use import ToolUse
+from kernelmcp.executions.tool_calls import ToolCalls
 from kernelmcp.files.home import Home
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.registry import Registry
-from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.session import Observer, Session
 
 if TYPE_CHECKING:
     from kernelmcp.code_mode.code_mode import CodeMode
-    from kernelmcp.sessions.tools.tool_calls import SessionCalls
+    from kernelmcp.sessions.tools.tool_calls import SessionToolCalls
 
 # Time that a kernel's first cell waits for its offer, at most: the first rendering takes a while.
 FIRST_OFFER_SECONDS = 3.0
@@ -39,7 +39,7 @@ SKILLS_SECONDS = 5.0
 log = structlog.get_logger(__name__)
 
 
-class OfferedTools:
+class OfferedTools(Observer):
     """The tools offered by one server process. All methods run in the event loop."""
 
     def __init__(self, settings: Settings, home: Home, registry: Registry, tasks: anyio.abc.TaskGroup) -> None:
@@ -50,7 +50,7 @@ class OfferedTools:
         self._home = home
         self._registry = registry
         self._tasks = tasks
-        self._sessions: dict[Session, SessionCalls] = {}
+        self._sessions: dict[Session, SessionToolCalls] = {}
         self._offered: WeakKeyDictionary[Kernel, asyncio.Event] = WeakKeyDictionary()
         """Kernels of sessions; the event is set once the first offer was made, or none is needed."""
         self._is_opening = False
@@ -115,7 +115,7 @@ class OfferedTools:
                 await self._opened.wait()
         if self.code_mode is not None:
             return self.code_mode.broker.usable(principal)
-        from kernelmcp.code_mode.policy import may_use
+        from kernelmcp.code_mode.call_policy import may_use
 
         servers = self._settings.config.upstreams.servers
         return [name for name, settings in servers.items() if may_use(settings, principal)]
@@ -123,7 +123,6 @@ class OfferedTools:
     # -- offers -------------------------------------------------------------------------------------------------
 
     def kernel_changed(self, session: Session) -> None:
-        """Handle a session that was opened, is gone, or has another kernel (`Registry.on_kernel`)."""
         if not self._is_opening:
             return
         if (kernel := session.kernel) is None:
@@ -134,10 +133,9 @@ class OfferedTools:
         elif kernel not in self._offered:
             self._offer_soon(session, kernel)
 
-    def submitted(self, execution: Execution) -> None:
-        """Handle a new execution of the model (`Registry.on_submit`)."""
+    def execution_submitted(self, execution: Execution) -> None:
         if self.configured:
-            execution.tool_use = ToolUse()
+            execution.tool_calls = ToolCalls()
 
     async def before_cell(self, kernel: Kernel) -> None:
         """Wait until the kernel has its first offer, but not for long."""
@@ -158,7 +156,7 @@ class OfferedTools:
             background.start(self._tasks, "offering tools", lambda: self._offer(session, kernel))
 
     async def _offer(self, session: Session, kernel: Kernel) -> None:
-        from kernelmcp.sessions.tools.tool_calls import SessionCalls
+        from kernelmcp.sessions.tools.tool_calls import SessionToolCalls
 
         if (code_mode := self.code_mode) is None:
             return
@@ -167,7 +165,7 @@ class OfferedTools:
             if session.kernel is not kernel:
                 return
             if (calls := self._sessions.get(session)) is None:
-                calls = self._sessions[session] = SessionCalls(self._settings, session, code_mode.broker)
+                calls = self._sessions[session] = SessionToolCalls(self._settings, session, code_mode.broker)
             await calls.offer(kernel, offer)
         finally:
             self._offered.setdefault(kernel, asyncio.Event()).set()

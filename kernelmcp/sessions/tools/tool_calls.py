@@ -13,14 +13,14 @@ from typing import Any
 import structlog
 
 from kernelmcp.code_mode.broker import Broker
-from kernelmcp.code_mode.session_tools import Caller, SessionTools
+from kernelmcp.code_mode.tool_caller import SessionTools, ToolCaller
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelDied
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.tool_use import MAX_NAMED
+from kernelmcp.executions.tool_calls import MAX_NAMED
 from kernelmcp.kernel.process import Kernel
-from kernelmcp.kernel.tool_channel import Offer, Reply, ToolCall
+from kernelmcp.kernel.tool_channel import Offer, ToolCall, ToolReply
 from kernelmcp.sessions.session import Session
 
 # A person's cell is identified by the kernel's iopub messages, which may arrive a moment after the call.
@@ -30,7 +30,7 @@ CELL_ENDED = ("ToolError", "the cell that made this call has ended; make calls i
 log = structlog.get_logger(__name__)
 
 
-class SessionCalls:
+class SessionToolCalls:
     """The tool calls of one session, while it is open."""
 
     def __init__(self, settings: Settings, session: Session, broker: Broker) -> None:
@@ -38,12 +38,12 @@ class SessionCalls:
         self._session = session
         self._broker = broker
         self._tools = SessionTools()
-        self._kernel: _KernelCalls | None = None
+        self._kernel: _KernelToolCalls | None = None
 
     async def offer(self, kernel: Kernel, offer: Offer) -> None:
         """Make this offer to the session's kernel, unless it already has it."""
         if self._kernel is None or self._kernel.kernel is not kernel:
-            self._kernel = _KernelCalls(self._session, kernel, self._broker, self._tools, self._count)
+            self._kernel = _KernelToolCalls(self._session, kernel, self._broker, self._tools, self._count)
         await self._kernel.offer(offer)
 
     def kernel_ended(self) -> None:
@@ -55,14 +55,14 @@ class SessionCalls:
 
     def _count(self, execution: Execution) -> None:
         """Add the tool calls of an ended cell to the record."""
-        record, use = self._session.record, execution.tool_use
+        record, use = self._session.record, execution.tool_calls
         if use is None or not use.called:
             return
         record.tools_called = dict((Counter(record.tools_called) + use.called).most_common(MAX_NAMED))
         record.tokens_saved += use.tokens_saved(execution.outputs, self._settings.policy.output_budget_chars)
 
 
-class _KernelCalls:
+class _KernelToolCalls:
     """The calls of one kernel, by its call ids (`kernel.tool_channel.ToolListener`)."""
 
     def __init__(
@@ -79,7 +79,7 @@ class _KernelCalls:
         self._broker = broker
         self._tools = tools
         self._offered: Offer | None = None
-        self._callers: dict[str, Caller] = {}
+        self._callers: dict[str, ToolCaller] = {}
         """By the message id of the cell's request."""
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._of: dict[str, set[int]] = {}
@@ -99,29 +99,29 @@ class _KernelCalls:
 
     # -- messages of the kernel ---------------------------------------------------------------------------------
 
-    def called(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
+    def tool_call(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
         """Handle calls of the cell whose request has this header."""
         msg_id = str(parent.get("msg_id"))
         caller = self._caller(msg_id)
         for call in calls:
-            task = self._calls[call.id] = asyncio.ensure_future(self._answer(msg_id, caller, call))
+            task = self._calls[call.id] = asyncio.ensure_future(self._tool_call(msg_id, caller, call))
             self._of.setdefault(msg_id, set()).add(call.id)
             task.add_done_callback(partial(self._done, msg_id, call.id))
 
-    def cancelled(self, ids: list[int]) -> None:
+    def tool_cancel(self, ids: list[int]) -> None:
         """Cancel calls that the cell no longer waits for."""
         for number in ids:
             if (task := self._calls.get(number)) is not None:
                 task.cancel()
 
-    async def _answer(self, msg_id: str, caller: Caller | None, call: ToolCall) -> None:
+    async def _tool_call(self, msg_id: str, caller: ToolCaller | None, call: ToolCall) -> None:
         try:
             if (caller := caller or await self._wait_for_caller(msg_id)) is None:
-                reply = Reply(call.id, None, None, CELL_ENDED)
+                reply = ToolReply(call.id, None, None, CELL_ENDED)
             else:
-                reply = await self._broker.call(caller, call)
+                reply = await self._broker.tool_call(caller, call)
             if not self.kernel.ended.is_set():
-                self.kernel.reply_to_tools([reply])
+                self.kernel.tool_reply([reply])
         except Exception:
             log.exception("a tool call could not be answered", session=self._session.id)
 
@@ -134,19 +134,19 @@ class _KernelCalls:
 
     # -- the execution of a call --------------------------------------------------------------------------------
 
-    def _caller(self, msg_id: str) -> Caller | None:
+    def _caller(self, msg_id: str) -> ToolCaller | None:
         if (known := self._callers.get(msg_id)) is not None:
             return known
-        execution = self._session.executions.get(msg_id) or self._session.persons.running(msg_id)
+        execution = self._session.executions.get(msg_id) or self._session.queue.persons.running(msg_id)
         if execution is None or execution.done.is_set():
             return None
-        caller = self._callers[msg_id] = Caller(execution, self._tools)
+        caller = self._callers[msg_id] = ToolCaller(execution, self._tools)
         execution.on_finish.append(partial(self._cell_ended, msg_id))
         return caller
 
-    async def _wait_for_caller(self, msg_id: str) -> Caller | None:
+    async def _wait_for_caller(self, msg_id: str) -> ToolCaller | None:
         if self._session.executions.get(msg_id) is None:
-            await self._session.persons.wait_running(msg_id, UNKNOWN_SECONDS)
+            await self._session.queue.persons.wait_running(msg_id, UNKNOWN_SECONDS)
         return self._caller(msg_id)
 
     def _cell_ended(self, msg_id: str, execution: Execution) -> None:

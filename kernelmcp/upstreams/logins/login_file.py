@@ -14,7 +14,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.oauth2 import OAuthContext
@@ -22,6 +22,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToke
 from pydantic import BaseModel, ValidationError
 
 from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.output.sanitize import as_dict
 
 Model = TypeVar("Model", bound=BaseModel)
 # Time limit and poll interval in seconds while another server renews the login.
@@ -55,10 +56,10 @@ class LoginFile:
     def read(self) -> None:
         """Read the changes of another server or a person. An unreadable file changes nothing."""
         try:
-            said: Any = json.loads(read_small(self._file))
+            said = as_dict(json.loads(read_small(self._file)))
         except (OSError, ValueError, RecursionError):
             return
-        self._said = cast("dict[str, Any]", said) if isinstance(said, dict) and said.get("url") == self._url else {}
+        self._said = said if said.get("url") == self._url else {}
         if self._context is not None:
             self.fill(self._context)
 

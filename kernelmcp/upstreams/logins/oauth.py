@@ -24,7 +24,7 @@ from pydantic import AnyUrl, ValidationError
 
 from kernelmcp.atomic import Stamp, stamp_of
 from kernelmcp.upstreams.addresses import AddressRefused, AddressRules
-from kernelmcp.upstreams.bounded import BoundedTransport, proxy_for
+from kernelmcp.upstreams.bounded_http import BoundedTransport, proxy_for
 from kernelmcp.upstreams.http import FAILED, NOT_SENT
 from kernelmcp.upstreams.logins.login_file import LoginFile, LoginNeeded, NotRenewed, check_usable
 
@@ -135,7 +135,7 @@ class _KeptLogin(httpx2.Auth):
 
     def __init__(self, rules: AddressRules, kept: LoginFile) -> None:
         self._rules = rules
-        self._kept = kept
+        self._store = kept
         self._context = OAuthContext(rules.url, _about(_NO_REDIRECT), kept, None, None)
         self._renewal: asyncio.Task[None] | None = None
         self._failures = 0
@@ -183,8 +183,8 @@ class _KeptLogin(httpx2.Auth):
         if (wait := self._again_at - time.monotonic()) > 0:
             raise NotRenewed(f"{self._failed}; it is tried again in {wait:.0f} s")
         try:
-            async with self._kept.locked():
-                await anyio.to_thread.run_sync(self._kept.read)
+            async with self._store.locked():
+                await anyio.to_thread.run_sync(self._store.read)
                 found = self._context.current_tokens
                 if found is not None and found.access_token != used and self._context.is_token_valid():
                     return
@@ -192,7 +192,7 @@ class _KeptLogin(httpx2.Auth):
                 self._context.current_tokens = tokens
                 self._context.update_token_expiry(tokens)
                 try:
-                    await self._kept.set_tokens(tokens)
+                    await self._store.set_tokens(tokens)
                 except OSError as exc:
                     raise NotRenewed(f"its file cannot be written: {exc.strerror}") from exc
         except NotRenewed as exc:

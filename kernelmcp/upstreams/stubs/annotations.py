@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Any, cast
 
-from kernelmcp.upstreams.stubs.names import identifier
-from kernelmcp.upstreams.stubs.text import literal, sentence
+from kernelmcp.output.sanitize import as_dict, as_list
+from kernelmcp.upstreams.stubs.identifiers import identifier
+from kernelmcp.upstreams.stubs.untrusted_text import literal, sentence
 
 Schema = Mapping[str, Any]
 
@@ -54,17 +55,9 @@ _KEYS = (
 _WORD = re.compile(r"[A-Za-z0-9]+")
 
 
-def as_schema(value: object) -> Schema:
-    return cast("Schema", value) if isinstance(value, dict) else {}
-
-
 def _known(schema: Schema) -> dict[str, Any]:
     """A copy of the keywords that are used here."""
     return {key: schema[key] for key in _KEYS if key in schema}
-
-
-def listed(value: object, limit: int) -> list[Any]:
-    return list(islice(cast("list[Any]", value), limit)) if isinstance(value, list) else []
 
 
 def text_of(value: object) -> str:
@@ -143,13 +136,13 @@ class Annotations:
             return self._literals(found["enum"], found)
         for key in ("anyOf", "oneOf"):
             if isinstance(found.get(key), list):
-                parts = listed(found[key], MAX_ALTERNATIVES + 1)
+                parts = as_list(found[key])[: MAX_ALTERNATIVES + 1]
                 return self._union([self.of(part, name, depth + 1) for part in parts])
-        if listed(found.get("allOf"), 1):
+        if as_list(found.get("allOf")):
             return self.of(dict(self.merged(found)), name, depth + 1)
         kind = found.get("type")
         if isinstance(kind, list):
-            kinds = listed(cast("object", kind), MAX_ALTERNATIVES + 1)
+            kinds = as_list(kind)[: MAX_ALTERNATIVES + 1]
             return self._union([self._typed({**_known(found), "type": one}, name, depth) for one in kinds])
         return self._typed(found, name, depth)
 
@@ -160,7 +153,7 @@ class Annotations:
             return {}
         schema = _known(schema)
         parts = [
-            self.merged(as_schema(part), depth + 1) for part in listed(schema.pop("allOf", None), MAX_ALTERNATIVES)
+            self.merged(as_dict(part), depth + 1) for part in as_list(schema.pop("allOf", None))[:MAX_ALTERNATIVES]
         ]
         if isinstance(reference := schema.pop("$ref", None), str):
             parts.append(self.merged(self._resolve(reference), depth + 1))
@@ -171,8 +164,8 @@ class Annotations:
         whole: dict[str, Any] = {}
         for part in [*parts, schema]:
             whole |= part
-            properties |= dict(islice(as_schema(part.get("properties")).items(), MAX_FIELDS))
-            required += listed(part.get("required"), MAX_FIELDS)
+            properties |= dict(islice(as_dict(part.get("properties")).items(), MAX_FIELDS))
+            required += as_list(part.get("required"))[:MAX_FIELDS]
         return {**whole, **({"properties": properties, "required": required} if properties else {})}
 
     def _typed(self, schema: Schema, name: str, depth: int) -> str:
@@ -187,13 +180,13 @@ class Annotations:
         one = name[:-1] if name.endswith("s") and len(name) > 2 else f"{name}_item"
         items = schema.get("items")
         first: object = schema.get("prefixItems", cast("object", items) if isinstance(items, list) else None)
-        parts = [self.of(part, one, depth + 1) for part in listed(first, MAX_ALTERNATIVES)]
+        parts = [self.of(part, one, depth + 1) for part in as_list(first)[:MAX_ALTERNATIVES]]
         if isinstance(items, dict):
             parts.append(self.of(cast("object", items), one, depth + 1))
         return f"list[{self._union(parts)}]" if parts else "list[Any]"
 
     def _object(self, schema: Schema, name: str, depth: int) -> str:
-        properties = as_schema(schema.get("properties"))
+        properties = as_dict(schema.get("properties"))
         if properties and len(properties) <= MAX_FIELDS and not self._classes.full:
             title = self._classes.begin(text_of(schema.get("title")) or name)
             self._fill(title, schema, depth)
@@ -204,10 +197,10 @@ class Annotations:
         return _SIMPLE["object"]
 
     def _fill(self, title: str, schema: Schema, depth: int) -> None:
-        required = {key for key in listed(schema.get("required"), 4 * MAX_FIELDS) if isinstance(key, str)}
+        required = {key for key in as_list(schema.get("required"))[: 4 * MAX_FIELDS] if isinstance(key, str)}
         fields = [
             (key, self.of(part, key, depth + 1), key in required, field_doc(part))
-            for key, part in as_schema(schema.get("properties")).items()
+            for key, part in as_dict(schema.get("properties")).items()
         ]
         self._classes.end(title, fields)
 
@@ -218,7 +211,7 @@ class Annotations:
         target = self._resolve(reference)
         merged = self.merged(target) if "allOf" in target else target
         name = reference.rpartition("/")[2]
-        properties = as_schema(merged.get("properties"))
+        properties = as_dict(merged.get("properties"))
         is_class = merged.get("type", "object") == "object" and 0 < len(properties) <= MAX_FIELDS
         if not is_class or self._classes.full or depth > MAX_DEPTH:
             found = self.of(cast("object", merged), name, depth + 1) if merged else "Any"
@@ -235,7 +228,7 @@ class Annotations:
             return {}
         node: Schema = self._root
         for part in filter(None, reference[1:].split("/")):
-            node = as_schema(node.get(part.replace("~1", "/").replace("~0", "~")))
+            node = as_dict(node.get(part.replace("~1", "/").replace("~0", "~")))
         return node
 
     def _literals(self, values: list[Any], schema: Schema) -> str:
@@ -263,4 +256,4 @@ def _alternatives(text: str) -> list[str]:
 
 def field_doc(schema: object) -> str:
     """The description of a key of a TypedDict."""
-    return sentence(as_schema(schema).get("description"), MAX_FIELD_DOC_CHARS)
+    return sentence(as_dict(schema).get("description"), MAX_FIELD_DOC_CHARS)

@@ -9,19 +9,18 @@ import re
 from dataclasses import dataclass
 from itertools import islice
 
+from kernelmcp.output.sanitize import as_dict
 from kernelmcp.upstreams.catalogue import Tool
 from kernelmcp.upstreams.stubs.annotations import (
     IMPORTED,
     Annotations,
     Classes,
     Schema,
-    as_schema,
     field_doc,
-    listed,
     text_of,
 )
 from kernelmcp.upstreams.stubs.signature import Parameters, parameters
-from kernelmcp.upstreams.stubs.text import docstring, lines, literal, one_line, without_beginning
+from kernelmcp.upstreams.stubs.untrusted_text import docstring, lines, literal, one_line, without_beginning
 
 MAX_CHARS = 32_000
 MAX_DESCRIPTION_CHARS = 2_000
@@ -66,10 +65,10 @@ def stub(server: str, tool: Tool, name: str, said_of_all: str = "") -> Stub:
 
 def _full(server: str, tool: Tool, name: str, about: str) -> Stub:
     classes = Classes(RESERVED | {name})
-    schema = as_schema(tool.input_schema)
+    schema = as_dict(tool.input_schema)
     shown = parameters(schema, Annotations(schema, classes))
     classes.said.update(
-        filter(None, (field_doc(part) for part in islice(as_schema(schema.get("properties")).values(), 100)))
+        filter(None, (field_doc(part) for part in islice(as_dict(schema.get("properties")).values(), 100)))
     )
     returned, result = _returned(tool, name, classes)
     doc = _documentation(tool, name, shown)
@@ -129,7 +128,7 @@ def _returned(tool: Tool, name: str, classes: Classes) -> tuple[str, str]:
 
 
 def _keys(schema: Schema, annotations: Annotations) -> str:
-    keys = listed(list(as_schema(annotations.merged(schema).get("properties")))[: MAX_RESULT_KEYS + 1], 100)
+    keys = list(as_dict(annotations.merged(schema).get("properties")))[: MAX_RESULT_KEYS + 1]
     shown = [one_line(text_of(key), 30) for key in keys[:MAX_RESULT_KEYS]]
     return f"{{{', '.join([*shown, *(['...'] if len(keys) > MAX_RESULT_KEYS else [])])}}}" if shown else ""
 

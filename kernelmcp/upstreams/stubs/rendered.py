@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmcp.upstreams.catalogue import Catalogue, Tool
+from kernelmcp.upstreams.stubs.identifiers import identifiers
 from kernelmcp.upstreams.stubs.module import RESERVED, Stub, stub
-from kernelmcp.upstreams.stubs.names import identifiers
-from kernelmcp.upstreams.stubs.text import common_beginning, docstring, lines, one_line, sentence
+from kernelmcp.upstreams.stubs.untrusted_text import common_beginning, docstring, lines, one_line, sentence
 
 SKILLS = "skills"
 # Names in the module `servers`; no server may have one of them.

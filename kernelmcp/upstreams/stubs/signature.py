@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, cast
 
-from kernelmcp.upstreams.stubs.annotations import Annotations, Schema, as_schema, listed
-from kernelmcp.upstreams.stubs.names import identifiers
-from kernelmcp.upstreams.stubs.text import literal, one_line
+from kernelmcp.output.sanitize import as_dict, as_list
+from kernelmcp.upstreams.stubs.annotations import Annotations, Schema
+from kernelmcp.upstreams.stubs.identifiers import identifiers
+from kernelmcp.upstreams.stubs.untrusted_text import literal, one_line
 
 MAX_PARAMETERS = 100
 MAX_KEY_CHARS = 250
@@ -66,8 +67,8 @@ class Parameters:
 
 def parameters(schema: Schema, annotations: Annotations) -> Parameters:
     whole = annotations.merged(schema) if "allOf" in schema or "$ref" in schema else schema
-    properties = as_schema(whole.get("properties"))
-    required = {key for key in listed(whole.get("required"), 4 * MAX_PARAMETERS) if isinstance(key, str)}
+    properties = as_dict(whole.get("properties"))
+    required = {key for key in as_list(whole.get("required"))[: 4 * MAX_PARAMETERS] if isinstance(key, str)}
     known = [key for key in islice(properties, 20 * MAX_PARAMETERS) if len(key) <= MAX_KEY_CHARS]
     keys = [*(key for key in known if key in required), *(key for key in known if key not in required)]
     names = identifiers(keys[:MAX_PARAMETERS])
@@ -83,7 +84,7 @@ def parameters(schema: Schema, annotations: Annotations) -> Parameters:
 
 def _parameter(name: str, key: str, schema: object, required: bool, annotations: Annotations) -> Parameter:
     annotation = annotations.of(schema, key)
-    part = as_schema(schema)
+    part = as_dict(schema)
     notes = [] if name == key else [f"sent as {literal(one_line(key, MAX_DEFAULT_CHARS))}"]
     doc = one_line(part.get("description"), MAX_DOC_CHARS)
     text = "; ".join(
@@ -108,7 +109,7 @@ def _default(schema: Schema) -> str:
 def _facts(schema: Schema, annotation: str) -> list[str]:
     """Facts that the annotation cannot express."""
     found: list[str] = []
-    values = [value for value in listed(schema.get("enum"), _EXAMPLES) if isinstance(value, (str, int, float))]
+    values = [value for value in as_list(schema.get("enum"))[:_EXAMPLES] if isinstance(value, (str, int, float))]
     if values and "Literal" not in annotation:
         shown = ", ".join(one_line(value, 40) if isinstance(value, str) else literal(value) for value in values)
         found.append(f"one of {len(schema['enum']):,}: {shown}, ...")

@@ -13,9 +13,9 @@ from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest
 from kernelmcp_kernel.guests.memory_watchdog import SharedMemoryWatchdog
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
+from kernelmcp_kernel.runtime.build_identity import BuildError
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Spawned
-from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.settings import Quota, settings
 
 # MiB for all guests together, in addition to the flavor's memory, which is WebAssembly's: compiled code, V8's heaps,
@@ -85,6 +85,16 @@ class Guests:
     def running(self, language: str) -> GuestSupervisor | None:
         """The guest of a language, if it has run a cell or is the main one."""
         return self._by_name.get(language)
+
+    def others(self) -> list[str]:
+        """Languages besides the main one whose guests may have variables, or have lost them unnoticed."""
+        return [
+            name
+            for name, each in self._by_name.items()
+            if each is not self.main
+            and (each.guest.used or each.untold_loss is not None)
+            and " " not in name  # of a level, which ends with its cell
+        ]
 
     def pids(self) -> list[int]:
         """The process ids of all live guests."""

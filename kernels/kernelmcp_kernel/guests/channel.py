@@ -82,9 +82,9 @@ class Channel:
         return self._spawned.requests, self._spawned.frames, self._spawned.interrupts, self._spawned.errors
 
     @property
-    def last_words(self) -> str:
+    def last_words(self) -> bytes:
         """The last part of the process's stderr."""
-        return self._errors.decode("utf-8", "replace").strip()
+        return bytes(self._errors)
 
     def send(self, data: bytes) -> None:
         """Queue bytes for the requests pipe. Refuses a guest that lets too many bytes wait."""

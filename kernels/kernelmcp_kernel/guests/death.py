@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 
@@ -20,29 +19,29 @@ class GuestDied(Exception):
     """The guest process has ended; its variables are lost. The text gives the reason, as far as it is known."""
 
 
-def explain(status: os.waitid_result | None, last_words: str, group: Group | None) -> str:
-    """The reason, as text to follow "The sandbox process ended: ". `status` is None if it still runs without its
-    pipes."""
-    if status is None:
+def explain(exit_code: int | None, last_words: str, group: Group | None) -> str:
+    """The reason, as text to follow "The sandbox process ended: ". `exit_code`: negative for a signal, None if it still
+    runs without its pipes."""
+    if exit_code is None:
         return "it closed its output pipe while it was still running"
-    how = _how(status, last_words, group)
+    how = _how(exit_code, last_words, group)
     lines = [line for line in last_words.splitlines() if line.strip() and not _STACK.match(line)]
-    last = lines[-1][:_LAST_LINE_CHARS] if lines and status.si_status else ""
+    last = lines[-1][:_LAST_LINE_CHARS] if lines and exit_code else ""
     return f"{how}: {last}" if last else how
 
 
-def _how(status: os.waitid_result, last_words: str, group: Group | None) -> str:
-    if status.si_code == os.CLD_EXITED and status.si_status == _EXIT_OUT_OF_MEMORY:
+def _how(exit_code: int, last_words: str, group: Group | None) -> str:
+    if exit_code == _EXIT_OUT_OF_MEMORY:
         return "it ran out of memory"
-    if status.si_code == os.CLD_EXITED:
-        return f"it exited with status {status.si_status}"
+    if exit_code >= 0:
+        return f"it exited with status {exit_code}"
     if group is not None and group.ran_out_of_memory():
         return "it was killed for memory: its control group was full"
-    if status.si_status == signal.SIGABRT and "memory" in last_words.lower():
+    if exit_code == -signal.SIGABRT and "memory" in last_words.lower():
         return "it was killed for memory: it had used all it may have"
-    if status.si_status == signal.SIGSEGV:
+    if exit_code == -signal.SIGSEGV:
         return "it crashed (SIGSEGV), most likely in a recursion without end"
-    return f"it was killed by {_signal_name(status.si_status)}"
+    return f"it was killed by {_signal_name(-exit_code)}"
 
 
 def _signal_name(number: int) -> str:

@@ -26,7 +26,7 @@ MAX_DISPLAY_FRAME_BYTES = 24 * 1024 * 1024
 
 # Values in a parsed frame: each takes 70 bytes.
 _MAX_VALUES = 1_000_000
-# Deeper than later checks allow (messages.py, the server's sanitize.py), which have their own error messages.
+# Deeper than later checks allow (tool_messages.py, the server's sanitize.py), which have their own error messages.
 _DEPTH = 500
 
 _NOTE = JsonBounds(4096, 100)
@@ -47,6 +47,7 @@ _FRAMES = {
     "comm_msg": _OUTPUT,
     "comm_close": _OUTPUT,
     "reply": _BULK,
+    "state": JsonBounds(2**20, 20_000),
 }
 _CALLS = {
     "input": JsonBounds(2**20, 100),

@@ -13,14 +13,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from kernelmcp_kernel.guests.channel import Channel
 from kernelmcp_kernel.guests.cpu import BackgroundLimit, CpuLimit, cpu_seconds
 from kernelmcp_kernel.guests.death import GuestDied, explain
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, MAX_FRAME_BYTES, Frame, encode_frame
 from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog, resident_mb
+from kernelmcp_kernel.guests.state_pipes import StatePipes
 from kernelmcp_kernel.runtime.guest_process import Spawned
+from kernelmcp_kernel.runtime.told_status import told_status
 from kernelmcp_kernel.settings import Quota
 
 # A guest that has not noticed an interrupt after this time runs code that never will (a long C loop, JavaScript).
@@ -42,6 +44,12 @@ _BACKGROUND = 0xFFFFFFFF
 # A process closes its pipes a moment before it can be reaped. Wait this long for it, then kill it.
 _EXIT_WAIT_SECONDS = 0.5
 _EXIT_CHECK_SECONDS = 0.002
+
+# A guest that is saved has written its first bytes by then; one that loads a state has loaded it.
+_MOVE_SECONDS = 60.0
+# The next ones; and all of them.
+_SAVE_STALLS_SECONDS = 15.0
+_SAVE_SECONDS = 300.0
 
 
 def new_request_id() -> str:
@@ -66,7 +74,7 @@ class Guest:
     ) -> None:
         self.pid = spawned.pid
         self.death: str | None = None
-        self.exit_status: int | None = None
+        self.exit_code: int | None = None  # negative for a signal
         self.started = False
         self.base_mb: float | None = None
         self.ended = asyncio.Event()
@@ -82,6 +90,11 @@ class Guest:
         self._limit: CpuLimit | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         self._end_timers: list[asyncio.TimerHandle] = []
+        self._state: asyncio.Future[dict[str, Any]] | None = None
+        self._state_deadline: asyncio.TimerHandle | None = None
+        self._save_ends = 0.0
+        self._restored = False
+        self.state_pipes = StatePipes(spawned)
         self._channel = Channel(spawned, self._dispatch, self._on_end, self.kill)
         self._watchdog = (
             MemoryWatchdog(self.pid, spawned.max_resident_mb, self.kill) if spawned.max_resident_mb else None
@@ -161,6 +174,39 @@ class Guest:
         if packages and self.death is None:
             self._channel.send(encode_frame({"op": "mount", "content": {"packages": packages}}))
 
+    async def move_state(self, op: Literal["save_state", "load_state"], content: dict[str, Any]) -> dict[str, Any]:
+        """Ask an idle guest to write its state to its pipe, or to become what it reads there; return its answer.
+
+        {ok: true, ...}, or {ok: false, reasons}; docs/languages.md has the fields. A guest that answers neither in time
+        is killed. Raises GuestDied.
+        """
+        self.background.stop()
+        answer = self._state = self._loop.create_future()
+        self._save_ends = self._loop.time() + _SAVE_SECONDS
+        self._set_state_deadline(_MOVE_SECONDS)
+        self._channel.send(encode_frame({"op": op, "content": content}))
+        try:
+            found = await answer
+        finally:
+            self._state = None
+            self._set_state_deadline(None)
+            if self.death is None:
+                self.background.start(self)
+        self._restored = self._restored or (op == "load_state" and found.get("ok") is True)
+        return found
+
+    def note_progress(self) -> None:
+        """Its state is coming."""
+        self._set_state_deadline(min(_SAVE_STALLS_SECONDS, self._save_ends - self._loop.time()))
+
+    def _set_state_deadline(self, seconds: float | None) -> None:
+        if self._state_deadline is not None:
+            self._state_deadline.cancel()
+            self._state_deadline = None
+        if seconds is not None and self._state is not None:
+            why = "its state was not moved in time"
+            self._state_deadline = self._loop.call_later(seconds, self.kill, why)
+
     def pause(self, paused: bool) -> None:
         """Make the guest wait when it sends something, or let it continue."""
         if self.death is None:
@@ -178,8 +224,8 @@ class Guest:
 
     @property
     def used(self) -> bool:
-        """True if any request has been made."""
-        return self._number > 0
+        """True if it may have variables: a request has been made, or a state was loaded."""
+        return self._number > 0 or self._restored
 
     # -- interrupt and end
 
@@ -247,14 +293,17 @@ class Guest:
             self._limit.stop()  # its clock can be read until it is reaped
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        _, self.exit_status = os.waitpid(self.pid, 0)  # killed: takes milliseconds
+        _, status = os.waitpid(self.pid, 0)  # killed: takes milliseconds
+        self.exit_code, _ = told_status(os.waitstatus_to_exitcode(status), self._channel.last_words)
         if self._group is not None:
             self._group.remove()
         self._channel.close()
+        self.state_pipes.close()
         if not self._ready.done():
             self._ready.set_result(None)
-        if self._reply is not None and not self._reply.done():
-            self._reply.set_exception(GuestDied(reason))
+        for waiting in (self._reply, self._state):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(GuestDied(reason))
         self.ended.set()
 
     # -- frames from the guest
@@ -271,6 +320,9 @@ class Guest:
             if frame.id == self._id and self._reply is not None and not self._reply.done():
                 excess = frame.excess or ("" if frame.size <= self._max_reply_bytes else f"{frame.size:,} bytes")
                 self._reply.set_result(_too_large(excess) if excess else frame.content)
+        elif frame.type == "state":
+            if self._state is not None and not self._state.done():
+                self._state.set_result(frame.content)
         elif frame.type == "interrupted":
             if frame.id == self._id:
                 self._cancel_kill()
@@ -286,8 +338,12 @@ class Guest:
         if self.death is not None:
             return
         # The process's own exit status is more informative than our SIGKILL.
-        status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        if status is None and time.monotonic() < deadline:
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if ended is None and time.monotonic() < deadline:
             self._loop.call_later(_EXIT_CHECK_SECONDS, self._await_exit, deadline)
             return
-        self.kill(explain(status, self._channel.last_words, self._group))
+        exit_code, last_words = None, ""
+        if ended is not None:
+            status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            exit_code, last_words = told_status(status, self._channel.last_words)
+        self.kill(explain(exit_code, last_words.strip(), self._group))

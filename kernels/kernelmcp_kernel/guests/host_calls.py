@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol, cast
 
-from kernelmcp_kernel.guests.cell import Request
+from kernelmcp_kernel.guests.cell_requests import Request
 from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES, Frame
 from kernelmcp_kernel.guests.guest import Guest
 

@@ -11,16 +11,18 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kernelmcp_kernel.guests.cpu import CpuLimit, cpu_seconds
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest
+from kernelmcp_kernel.guests.state_pipes import FilePart
 from kernelmcp_kernel.languages.interface import Language
+from kernelmcp_kernel.runtime.build_identity import BuildError
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Spawned, spawn_guest
-from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.settings import Quota, settings
 
 # CPU time for starting a guest, forty times what it needs; and wall time, for a guest that waits for something that
@@ -28,6 +30,9 @@ from kernelmcp_kernel.settings import Quota, settings
 _START_CPU_SECONDS = 20.0
 _START_SECONDS = 300.0
 _START_CHECK_SECONDS = 1.0
+
+# What a state may have beyond a full heap: its header, files in memory, blocks that do not compress.
+_STATE_EXCESS_MB = 64
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,11 @@ class GuestSupervisor:
         loss, self._loss = self._loss, None
         return loss
 
+    @property
+    def untold_loss(self) -> str | None:
+        """Why variables are lost, if nobody has been told yet."""
+        return None if self._loss is None or self._loss.reported else self._loss.reason
+
     async def _watch(self, guest: Guest) -> None:
         """When the guest ends: record the loss, and start the next one before it is needed."""
         await guest.ended.wait()
@@ -139,6 +149,74 @@ class GuestSupervisor:
                 self._reported = op == "execute" and "capture" not in content
                 raise
 
+    async def save_state(self, file: int, max_bytes: int, how: dict[str, Any]) -> dict[str, Any]:
+        """Write the guest's state to a file. `how`: docs/languages.md has it. Returns {ok: true, bytes, id, gone,
+        image, mounts}, or {ok: false, reasons}: then the guest goes on as if nothing had been asked.
+
+        Raises GuestDied, and OSError if the file cannot be written: then the guest goes on as well.
+        """
+        async with self._requests:
+            if (reason := self.untold_loss) is not None:
+                return {"ok": False, "reasons": [f"the sandbox process had ended: {reason}"]}
+            await self._started()
+            guest = self.guest
+            if (image := self._language.image) is None or guest.death is not None:
+                return {"ok": False, "reasons": ["there is no guest with a state"]}
+            failures: list[OSError] = []
+            written = 0
+            most = (settings().memory_mb + _STATE_EXCESS_MB) << 20
+
+            def take(data: bytes) -> None:
+                nonlocal written
+                written += len(data)
+                guest.note_progress()
+                if written > most:
+                    guest.kill("its state is larger than its memory")
+                elif not failures and written <= max_bytes:
+                    try:
+                        _write(file, data)
+                    except OSError as error:
+                        failures.append(error)
+
+            with guest.state_pipes.receiving(take):
+                found = await guest.move_state("save_state", how)
+            if failures:
+                raise failures[0]
+            if found.get("ok") is not True:
+                return {"ok": False, "reasons": found.get("reasons")}
+            if written > max_bytes:
+                return {"ok": False, "reasons": [f"{written:,} bytes are more than your sessions may store"]}
+            told = {name: found.get(name) for name in ("id", "gone")}
+            return {"ok": True, "bytes": written, **told, "image": image, "mounts": list(self._mounts.values())}
+
+    async def load_state(
+        self, parts: list[FilePart], image: str, mounts: list[dict[str, str]], *, reseed: bool
+    ) -> dict[str, Any]:
+        """Put a state into a guest that has run nothing yet. `reseed`: the saved session goes on elsewhere, too, so its
+        random generators get other seeds. Returns {ok: true, lost, gone} or {ok: false, reasons}; then the next request
+        gets a fresh guest. Raises GuestDied, BuildError, OSError."""
+        async with self._requests:
+            if self._has_run or self.guest.used:
+                return {"ok": False, "reasons": ["the kernel has run something already"]}
+            if not await asyncio.to_thread(_all_there, mounts):
+                return {"ok": False, "reasons": ["a package that it uses is no longer in the cache"]}
+            before = self._language.image
+            if not await asyncio.to_thread(self._language.use_image, image):
+                return {"ok": False, "reasons": ["it was saved by another build of kernelmcp"]}
+            if image != before:
+                self._restart("its boot image is another one")
+            guest = await self._live()
+            self.mount([each for each in mounts if self._mounts.get(each["point"]) != each])
+            with guest.state_pipes.sending(parts):
+                found = await guest.move_state("load_state", {"reseed": reseed})
+            if found.get("ok") is not True:
+                self._restart("half of a state may be in it")
+                return {"ok": False, "reasons": found.get("reasons")}
+            self._has_run = True
+            if variables := settings().env:
+                guest.set_environment(variables)
+            return {"ok": True, "lost": found.get("lost"), "gone": found.get("gone")}
+
     def notify(self, op: str, content: dict[str, Any], request_id: str) -> bool:
         """Send an operation without a reply to a busy guest. Returns False if it is idle: use `request` instead."""
         if not self.guest.busy:
@@ -151,16 +229,18 @@ class GuestSupervisor:
         here."""
         if await asyncio.to_thread(self._language.suits, code):
             return
-        old = self.guest
+        self._restart("another one is better for the first cell")
+
+    def _restart(self, why: str) -> None:
         self._watcher.cancel()
-        old.kill("another one is better for the first cell")
+        self.guest.kill(why)
         self.guest = self._start()
 
     async def _live(self) -> Guest:
         await self._started()
         if (ended := self.guest).death is not None:
-            if ended.exit_status is not None and not ended.started:
-                await asyncio.to_thread(self._language.mend, os.waitstatus_to_exitcode(ended.exit_status))
+            if ended.exit_code is not None and not ended.started:
+                await asyncio.to_thread(self._language.mend, ended.exit_code)
             if self.guest is ended:  # otherwise `_watch` has replaced it meanwhile
                 self.guest = self._start()
             await self.guest.ready()
@@ -201,3 +281,13 @@ class GuestSupervisor:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(guest.pid, signal.SIGKILL)
             os.waitid(os.P_PID, guest.pid, os.WEXITED | os.WNOWAIT)
+
+
+def _all_there(mounts: list[dict[str, str]]) -> bool:
+    return all(Path(each["folder"]).is_dir() for each in mounts)
+
+
+def _write(file: int, data: bytes) -> None:
+    waiting = memoryview(data)
+    while waiting:
+        waiting = waiting[os.write(file, waiting) :]

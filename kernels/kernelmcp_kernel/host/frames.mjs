@@ -28,7 +28,7 @@ export function readFrames(fd, handle, end) {
   let chunks = [];
   let size = 0;
   let wanted = 4; // bytes until there is something to do: a large frame is put together once, not at every piece
-  // Not fs.createReadStream: its blocking read in the thread pool keeps process.exit() from ending.
+  // Not fs.createReadStream: its blocking read in the thread pool keeps the process from ending.
   const socket = new net.Socket({ fd, readable: true, writable: false });
   socket.on("data", (chunk) => {
     chunks.push(chunk);

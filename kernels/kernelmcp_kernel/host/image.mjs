@@ -12,7 +12,6 @@ import { compileLibraries, restoreLibraries } from "./libraries.mjs";
 const MAGIC = Buffer.from("KMIMAGE2");
 const LEAD_BYTES = 16;
 const PAGE = 4096;
-const NONE = { list: [], length: 0, slots: [], symbols: {} };
 const ZEROS = Buffer.alloc(64 * 1024);
 const MAX_HEADER_BYTES = 16 << 20;
 
@@ -85,7 +84,7 @@ function openImage(file) {
 /** @typedef {{build_id: string, heap_bytes: number, snapshot_bytes: number, runs: [number, number][], crc32: number,
  * libraries: import("./libraries.mjs").Libraries | null}} Header */
 
-/** An open image, checked as far as its header. */
+/** An open image, checked as far as its header. It stays open: a session's state is what differs from it (state/). */
 export class Image {
   /** @param {string} file @param {string} buildId what the image must have been built from
    * @param {{folder: string, point: string}[]} [packages] where its shared objects lie, and where the guest sees them */
@@ -106,7 +105,7 @@ export class Image {
     this.snapshot = Buffer.alloc(this.header.snapshot_bytes);
     readFully(this.fd, this.snapshot, this.position);
     this.position += this.snapshot.length;
-    this.compiled = compileLibraries(this.header.libraries ?? NONE, (name) => readLibrary(name, packages));
+    this.compiled = compileLibraries(this.header.libraries?.list ?? [], (name) => readLibrary(name, packages));
     for (const each of this.compiled) each.catch(() => {}); // whoever waits for it is told
   }
 
@@ -150,7 +149,6 @@ export class Image {
       cleared = start + length;
     }
     clear(heap, cleared, heap.length);
-    fs.closeSync(this.fd);
     if (crc !== this.header.crc32) throw new ImageError("the image's checksum does not match");
     const jsonLength = this.snapshot.readUInt32LE(8);
     return JSON.parse(this.snapshot.toString("utf8", 48, 48 + jsonLength));

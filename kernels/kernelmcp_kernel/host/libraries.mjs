@@ -27,6 +27,11 @@ export class Recorder {
   constructor() {
     /** @type {{exports: any, memory: number, table: number}[]} */
     this.instances = [];
+    /** @type {Record<string, number> | undefined} as they were before the first one was loaded */
+    this.symbols = undefined;
+    const begin = () => {
+      this.symbols ??= addresses(this.module.GOT); // not sooner: it takes 20 ms, and many sessions load nothing
+    };
     const note = (/** @type {any} */ instance, /** @type {any} */ imports) => {
       if (!imports?.["GOT.mem"]) return;
       const { __memory_base: memory, __table_base: table } = imports.env;
@@ -34,6 +39,7 @@ export class Recorder {
     };
     WebAssembly.Instance = new Proxy(WebAssembly.Instance, {
       construct(target, [module, imports]) {
+        if (imports?.["GOT.mem"]) begin();
         const instance = new target(module, imports);
         note(instance, imports);
         return instance;
@@ -46,18 +52,25 @@ export class Recorder {
     return {
       createPyodideModule: async (/** @type {any} */ settings) => {
         const module = await factory(settings);
-        this.module = module;
-        this.tableLength = module.wasmTable.length;
-        this.symbols = addresses(module.GOT);
+        this.watch(module);
         return module;
       },
     };
   }
 
+  /** @param {any} module into which nothing has been loaded yet */
+  watch(module) {
+    this.module = module;
+    this.tableLength = module.wasmTable.length;
+  }
+
   /** @returns {Libraries | null} null: none is loaded. Throws for one that could not be loaded again. */
   describe() {
     const found = loaded(this.module);
-    if (!found.length) return null;
+    if (!found.length) {
+      this.#slots([], []); // throws for an entry that is nobody's
+      return null;
+    }
     const list = found.map(([path, entry]) => this.#library(path, entry, found));
     const symbols = addresses(this.module.GOT);
     for (const [name, address] of Object.entries(this.symbols ?? {})) if (symbols[name] === address) delete symbols[name];
@@ -93,7 +106,7 @@ export class Recorder {
       const entry = this.module.wasmTable.get(at);
       if (own.has(at) || !entry) continue;
       const owner = owners.get(entry);
-      if (!owner) throw new Error(`entry ${at} of the table is nobody's export`);
+      if (!owner) throw new Error(`entry ${at} of the table is nobody's export: a ctypes callback exists`);
       slots.push([at, ...owner]);
     }
     return slots;
@@ -101,22 +114,27 @@ export class Recorder {
 }
 
 /** Compile them, in the background.
- * @param {Libraries} libraries @param {(path: string) => Buffer} read @returns {Promise<WebAssembly.Module>[]} */
-export function compileLibraries({ list }, read) {
+ * @param {Library[]} list @param {(path: string) => Buffer} read @returns {Promise<WebAssembly.Module>[]} */
+export function compileLibraries(list, read) {
   return list.map(({ path }) => WebAssembly.compile(/** @type {any} */ (read(path))));
 }
 
 /** Load them where they were, into a module whose heap is then put back.
- * @param {any} module @param {Libraries} libraries @param {WebAssembly.Module[]} compiled */
-export function restoreLibraries(module, libraries, compiled) {
+ * @param {any} module @param {Libraries} libraries @param {WebAssembly.Module[]} compiled without those that are loaded already
+ * @param {number} [present] how many are, of the first ones in the list */
+export function restoreLibraries(module, libraries, compiled, present = 0) {
   const { wasmTable, LDSO, GOT } = module;
   /** @type {any[]} */
   const exported = [];
   libraries.list.forEach((library, place) => {
+    if (place < present) {
+      exported.push(LDSO.loadedLibsByName[library.path].exports);
+      return;
+    }
     if (wasmTable.length > library.table && library.size) throw new Error(`${library.path}: its place is taken`);
     if (library.size) wasmTable.grow(library.table + library.size - wasmTable.length);
     const scope = Object.assign({}, ...library.needs.map((each) => exported[each]));
-    const instance = new WebAssembly.Instance(compiled[place], imports(module, library, scope));
+    const instance = new WebAssembly.Instance(compiled[place - present], imports(module, library, scope));
     const exports = Object.assign(scope, module.relocateExports(instance.exports, library.memory));
     const entry = module.newDSO(library.path, undefined, exports);
     entry.global = library.global;

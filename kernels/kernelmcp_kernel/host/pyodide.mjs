@@ -1,9 +1,9 @@
 // Loads Pyodide, fresh or from a boot image, with our shims and file systems in place.
 import fs from "node:fs";
 import path from "node:path";
-import { pathToFileURL } from "node:url";
-import { EIO, errnoOf } from "./errors.mjs";
-import { installShims } from "./shims.mjs";
+import { EIO, errnoOf } from "./errno.mjs";
+import { installShims } from "./node_shims.mjs";
+import { importPyodide } from "./pyodide_modules.mjs";
 
 const BYTECODE = "/lib/bytecode";
 const SITE_PACKAGES = "/lib/python3.14/site-packages";
@@ -15,8 +15,7 @@ export async function loadRuntime(runtime, image, options, check) {
   const folder = path.join(runtime, "pyodide");
   const compiled = WebAssembly.compile(fs.readFileSync(path.join(folder, "pyodide.asm.wasm"))); // in the background
   installShims(compiled, !options?.keep_imports, check);
-  const { loadPyodide } = await import(pathToFileURL(path.join(folder, "pyodide.mjs")).href);
-  const { default: factory } = await import(pathToFileURL(path.join(folder, "pyodide.asm.mjs")).href);
+  const { loadPyodide, factory } = await importPyodide(folder);
   const index = JSON.parse(fs.readFileSync(path.join(folder, "pyodide-lock.json"), "utf8"));
   const pyodide = await loadPyodide({
     indexURL: folder,

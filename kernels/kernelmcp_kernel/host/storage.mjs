@@ -4,7 +4,7 @@
 // storage.py counts again, and Landlock and Node's permission model know which paths may be written.
 import fs from "node:fs";
 import path from "node:path";
-import { ENOSPC, EROFS } from "./errors.mjs";
+import { ENOSPC, EROFS } from "./errno.mjs";
 import { Quota, sizeOf } from "./quota.mjs";
 
 const O_ACCMODE = 3;

@@ -37,21 +37,26 @@ def check_request(request: Content) -> None:
         raise ValueError("the user_expressions of an execute_request must be an object")
 
 
+def _ours(metadata: Content | None) -> Content:
+    """Our own part of a request's metadata, which a client may have filled with anything."""
+    ours: Any = (metadata or {}).get("kernelmcp")
+    return cast("Content", ours) if isinstance(ours, dict) else {}
+
+
 def cpu_seconds(metadata: Content | None) -> float | None:
     """The CPU limit of one execution: the request's own (`{"kernelmcp": {"cpu_seconds": 10}}` in its metadata),
     otherwise the kernel's."""
-    ours: Any = (metadata or {}).get("kernelmcp")
-    if not isinstance(ours, dict) or "cpu_seconds" not in ours:
+    ours = _ours(metadata)
+    if "cpu_seconds" not in ours:
         return settings().cpu_seconds
-    seconds: Any = cast("Content", ours)["cpu_seconds"]
+    seconds = ours["cpu_seconds"]
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
 
 
 def quota(metadata: Content | None) -> Quota:
     """The guest's storage quota from now on: from the request's metadata (`{"kernelmcp": {"workspace_bytes": 10000000,
     "max_files": 100}}`), otherwise the kernel's own setting."""
-    ours: Any = (metadata or {}).get("kernelmcp")
-    wanted: Content = cast("Content", ours) if isinstance(ours, dict) else {}
+    wanted = _ours(metadata)
     size, files = wanted.get("workspace_bytes"), wanted.get("max_files")
     usual = settings().quota
     return Quota(
@@ -60,21 +65,24 @@ def quota(metadata: Content | None) -> Quota:
     )
 
 
+def wants_views(metadata: Content | None) -> bool:
+    """Whether the client shows objects in a page, which needs more forms of them (`{"kernelmcp": {"views": true}}`)."""
+    return _ours(metadata).get("views") is True
+
+
 def named_request(metadata: Content | None) -> str | None:
     """The execution that an interrupt_request is for: `{"kernelmcp": {"msg_id": ...}}` in its metadata.
 
     None: any execution that runs.
     """
-    ours: Any = (metadata or {}).get("kernelmcp")
-    named: Any = cast("Content", ours).get("msg_id") if isinstance(ours, dict) else None
+    named = _ours(metadata).get("msg_id")
     return named if isinstance(named, str) else None
 
 
 def grace_seconds(metadata: Content | None) -> float | None:
     """How long a cell may continue after an interrupt_request before its guest is ended: `{"kernelmcp":
     {"grace_seconds": ...}}` in the request's metadata. None: no limit, if it has noticed the interrupt."""
-    ours: Any = (metadata or {}).get("kernelmcp")
-    seconds: Any = cast("Content", ours).get("grace_seconds") if isinstance(ours, dict) else None
+    seconds = _ours(metadata).get("grace_seconds")
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
 
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from kernelmcp_kernel.guests.cell import Cell, Request
+from kernelmcp_kernel.guests.cell_requests import Cell, Request
 from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE, OutputForwarder
 from kernelmcp_kernel.languages.python.language import LANGUAGE
-from kernelmcp_kernel.languages.python.prepared import PreparedPackage, is_first_offer
+from kernelmcp_kernel.languages.python.prepared import is_first_offer
 from kernelmcp_kernel.settings import settings
 
 if TYPE_CHECKING:
@@ -32,11 +32,6 @@ class Installs:
         self._mount = mount
         self._made: Installer | None = None
         self._failed: dict[str, tuple[float, Answer]] = {}
-
-    @property
-    def from_the_start(self) -> tuple[PreparedPackage, ...]:
-        """The packages in the guest's boot image."""
-        return LANGUAGE.packages
 
     async def answer(self, call: dict[str, Any], request: Request) -> Answer:
         """Install the packages of a host call: {requirements} or {module}. A refusal is also an answer: {error: {name,
@@ -97,7 +92,7 @@ class Installs:
         imported: bool = False,
         said: list[str] | None = None,
     ) -> Answer:
-        from kernelmcp_kernel.packages.errors import PackageError
+        from kernelmcp_kernel.packages.package_errors import PackageError
 
         try:
             outcome = await installing

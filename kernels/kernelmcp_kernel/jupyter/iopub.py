@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, cast
 
-from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
 from kernelmcp_kernel.jupyter.backlog import Backlog
 

@@ -22,7 +22,7 @@ from jupyter_client.session import Session
 from tornado.ioloop import IOLoop
 from zmq.eventloop.zmqstream import ZMQStream
 
-from kernelmcp_kernel.jupyter.kernel import SandboxKernel
+from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
 
 Connection = dict[str, Any]
 

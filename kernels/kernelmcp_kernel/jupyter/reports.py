@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.cpu import BackgroundLimit, CpuLimit
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.supervisor import Loss

@@ -6,18 +6,19 @@
 from __future__ import annotations
 
 import asyncio
+import fnmatch
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ipykernel.kernelbase import Kernel
 
 from kernelmcp_kernel.guests.by_language import Guests
-from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.guest import new_request_id
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.jupyter.execute_messages import header_of
-from kernelmcp_kernel.jupyter.history import History, Search
 from kernelmcp_kernel.jupyter.iopub import OutputForwarder
 from kernelmcp_kernel.languages import divide
 
@@ -25,6 +26,28 @@ Content = dict[str, Any]
 Result = TypeVar("Result")
 
 _COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
+
+# Cells in the history; a frontend requests about 1000 of them when it opens.
+_MAX_CELLS = 2000
+# Characters of all these cells together.
+_MAX_CHARS = 8 * 2**20
+# This kernel keeps no history of earlier sessions.
+_SESSION = 0
+
+
+class History:
+    """Cells in the order they ran: session, line (execution count), source. Not in the guest, so that it survives the
+    guest's end."""
+
+    def __init__(self) -> None:
+        self.entries: deque[tuple[int, int, str]] = deque()
+        self._chars = 0
+
+    def add(self, line: int, source: str) -> None:
+        self.entries.append((_SESSION, line, source))
+        self._chars += len(source)
+        while len(self.entries) > _MAX_CELLS or self._chars > _MAX_CHARS:
+            self._chars -= len(self.entries.popleft()[2])
 
 
 class AnsweringKernel(Kernel):
@@ -74,12 +97,16 @@ class AnsweringKernel(Kernel):
         unique: bool = False,
     ) -> Content:
         """history_request. Outputs are not kept: with `output`, each input is paired with None."""
+        found = list(self._history.entries)
         if hist_access_type == "tail":
-            found = self._history.tail(n or 10)
+            found = found[-(n or 10) :] if (n or 10) > 0 else []
         elif hist_access_type == "range":
-            found = self._history.range(start or 0, stop)
+            found = [each for each in found if each[1] >= (start or 0) and (stop is None or each[1] < stop)]
         else:
-            found = self._history.search(Search(pattern or "*", n, unique))
+            found = [each for each in found if fnmatch.fnmatchcase(each[2], pattern or "*")]
+            if unique:
+                found = list({source: (session, line, source) for session, line, source in found}.values())
+            found = found[-n:] if n else found
         return {"status": "ok", "history": [(s, line, (code, None) if output else code) for s, line, code in found]}
 
     async def comm_message(self, stream: Any, ident: Any, parent: Content) -> None:

@@ -5,9 +5,8 @@ Everything else about a language is in its own folder and in its guest, which us
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from kernelmcp_kernel.settings import settings
 
@@ -20,15 +19,10 @@ class Language(Protocol):
     """Starts guests of one language. One object per kernel process, whose class must have this one as its base: methods
     with a body here are optional."""
 
-    @property
-    def language_info(self) -> Mapping[str, Any]:
-        """Its language_info in kernel_info_reply, except `name` and `version`, which are in the kernelspec."""
-        ...
-
-    @property
-    def host_calls(self) -> frozenset[str]:
-        """The host calls that its guests may make (jupyter/kernel.py)."""
-        ...
+    language_info: ClassVar[dict[str, Any]]
+    """Its language_info in kernel_info_reply, except `name` and `version`, which are in the kernelspec."""
+    host_calls: ClassVar[frozenset[str]]
+    """The host calls that its guests may make (jupyter/sandbox_kernel.py)."""
 
     def prepare(self) -> None:
         """Prepare what the first guest needs. In a separate thread; may take long. Raises BuildError with advice."""
@@ -45,6 +39,16 @@ class Language(Protocol):
     def suits(self, code: str) -> bool:
         """Called before the first cell of a guest. False: `launch` would now start a better one, and is called."""
         return True
+
+    @property
+    def image(self) -> str | None:
+        """The id of the boot image that guests start from: a state is saved as what differs from it. None: the state of
+        this language's guests cannot be saved."""
+        return None
+
+    def use_image(self, image: str) -> bool:
+        """Start guests from the image with this id from now on. False if there is none."""
+        return False
 
     def mend(self, exit_code: int) -> None:
         """Called when a guest has ended before it was ready, with its exit code (negative for a signal): if the code

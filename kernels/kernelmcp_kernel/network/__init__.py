@@ -1,6 +1,6 @@
 """The guest's network: this trusted process makes its HTTP requests, to allowed hosts only.
 
-Below it, in this order: `calls` (one host call), `request` (valid requests), `allowed_hosts` (permitted targets),
+Below it, in this order: `fetch_calls` (one host call), `request` (valid requests), `allowed_hosts` (permitted targets),
 `credentials` (secrets that the guest uses but never sees), `transport` (the only user of an HTTP library). This module
 imports none of them, so that a kernel without requests does not pay for them.
 """
@@ -11,12 +11,12 @@ import asyncio
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from kernelmcp_kernel.guests.cell import Request
+from kernelmcp_kernel.guests.cell_requests import Request
 from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.settings import NetworkSettings
 
 if TYPE_CHECKING:
-    from kernelmcp_kernel.network.calls import Calls
+    from kernelmcp_kernel.network.fetch_calls import Calls
 
 NO_NETWORK = (
     "the sandbox has no network; the owner of this server can allow hosts with [network] allow_hosts in mcp.toml"
@@ -38,6 +38,6 @@ class Network:
             raise HostCallError(f"{parse_url(arguments.get('url')).host_text} cannot be reached: {NO_NETWORK}")
         calls = self._calls
         if calls is None:
-            module = await asyncio.to_thread(import_module, "kernelmcp_kernel.network.calls")  # takes 150 ms
+            module = await asyncio.to_thread(import_module, "kernelmcp_kernel.network.fetch_calls")  # takes 150 ms
             calls = self._calls = self._calls or cast("Calls", module.Calls(self._settings))
         return await calls.fetch(arguments)

@@ -90,18 +90,14 @@ def parse_url(text: object) -> Url:
             "this URL cannot be requested: only http and https, a plain host name or address, no user name or password,"
             " and the rest percent-encoded"
         )
-    scheme, host, port, target = found.groups()
+    scheme, host, port, target = found.groups(default="")
     number = int(port) if port else _PORTS[scheme]
     if not 0 < number < 65536:
         raise HostCallError(f"{number} is not a port")
     try:
-        return Url(scheme, parse_host(host), number, _absolute(target or "/"))
+        return Url(scheme, parse_host(host), number, target if target.startswith("/") else f"/{target}")
     except ValueError as error:
         raise HostCallError(f"this URL cannot be requested: {error}") from error
-
-
-def _absolute(target: str) -> str:
-    return target if target.startswith("/") else f"/{target}"
 
 
 def parse_request(arguments: dict[str, Any], max_body_bytes: int) -> Request:

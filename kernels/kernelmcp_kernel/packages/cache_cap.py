@@ -2,6 +2,11 @@
 
 A package is in use if a live kernel has a lease on it, or if a boot image contains it. One session may use half of the
 cap, so that it cannot keep all others from installing. Blocking.
+
+    KERNELMCP_HOME/packages/leases/<random>    the sha256 of each package of one kernel process, one per line
+    KERNELMCP_HOME/packages/lock               held while a process takes a lease, or deletes unleased packages
+
+A lease's file is locked by flock while its process lives, so that a killed kernel's lease ends with it.
 """
 
 from __future__ import annotations
@@ -10,14 +15,14 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmcp_kernel.packages.errors import PackageCacheError, over_share
-from kernelmcp_kernel.packages.leases import Leases
+from kernelmcp_kernel.packages.package_errors import PackageCacheError, over_share
 
 STAMP = ".kernelmcp-package.json"
 # A resolution takes a kilobyte, and a guest can request many different ones.
@@ -35,12 +40,14 @@ class _Entry:
 
 
 class Room:
-    """The space that is left in one cache."""
+    """The space that is left in one cache, and this process's lease on packages in it."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         self._root = root
         self._max_bytes = max_bytes
-        self._leases = Leases(root)
+        self._lease: Path | None = None
+        self._fd = -1
+        self._own: frozenset[str] = frozenset()
 
     @property
     def max_staged_bytes(self) -> int:
@@ -51,34 +58,66 @@ class Room:
         """Take a lease on these packages in addition to this process's others, before it checks if they exist. A cache
         that cannot be written grants no lease, and deletes nothing either."""
         packages = list(packages)
-        with contextlib.suppress(OSError):
-            self._leases.keep(self._leases.own.union(packages))
+        self.use_only(self._own.union(packages))
         for sha256 in packages:
             for part in ("wheels", "unpacked"):
                 with contextlib.suppress(OSError):
                     os.utime(self._root / part / sha256)
 
     def use_only(self, packages: Iterable[str]) -> None:
-        """Keep leases on exactly these packages: an installation has finished."""
-        with contextlib.suppress(OSError):
-            self._leases.keep(packages)
+        """Keep a lease on exactly these packages: an installation has finished."""
+        wanted = frozenset(packages)
+        if wanted != self._own:
+            with contextlib.suppress(OSError), self._alone():
+                self._write_lease(wanted)
+
+    def _write_lease(self, wanted: frozenset[str]) -> None:
+        """Replace the old file by a new one; it is valid until then: a full disk must not end a lease."""
+        file = self._root / "leases" / secrets.token_hex(8)
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with open(fd, "wb", closefd=False) as stream:
+                stream.write("".join(f"{sha256}\n" for sha256 in sorted(wanted)).encode())
+        except BaseException:
+            os.close(fd)
+            file.unlink(missing_ok=True)
+            raise
+        self.end()
+        self._lease, self._fd, self._own = file, fd, wanted
 
     def end(self) -> None:
-        """Release all leases."""
-        with contextlib.suppress(OSError):
-            self._leases.end()
+        """Release the lease."""
+        if self._lease is not None:
+            os.close(self._fd)
+            with contextlib.suppress(OSError):
+                self._lease.unlink(missing_ok=True)
+        self._lease, self._fd, self._own = None, -1, frozenset()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While this is held, no other process takes a lease or deletes a package. Raises OSError."""
+        (self._root / "leases").mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
 
     @contextlib.contextmanager
     def making(self, needed: int) -> Iterator[None]:
         """Delete unused packages until this many bytes fit, which must be put in place inside the context: other
         processes wait, so that none takes the same space. Raises PackageCacheError, OSError."""
-        with self._leases.alone():
+        with self._alone():
             self._make(needed)
             yield
 
     def _make(self, needed: int) -> None:
         entries = self._entries()
-        self._check_share(entries, needed)
+        own = sum(entries[sha256].bytes for sha256 in self._own if sha256 in entries)
+        if own + needed > self.max_staged_bytes:
+            raise over_share(self.max_staged_bytes)
         used = sum(entry.bytes for entry in entries.values())
         free = self._unused(entries) if used + needed > self._max_bytes else []
         while used + needed > self._max_bytes:
@@ -92,11 +131,6 @@ class Room:
             used -= entries[sha256].bytes
             self._delete(sha256)
 
-    def _check_share(self, entries: dict[str, _Entry], needed: int) -> None:
-        own = sum(entries[sha256].bytes for sha256 in self._leases.own if sha256 in entries)
-        if own + needed > self._max_bytes // 2:
-            raise over_share(self._max_bytes // 2)
-
     def _entries(self) -> dict[str, _Entry]:
         found: dict[str, _Entry] = {}
         for part, size_of in (("wheels", size_of_files), ("unpacked", _size_of_package), ("bytecode", size_of_files)):
@@ -109,8 +143,17 @@ class Room:
 
     def _unused(self, entries: dict[str, _Entry]) -> list[str]:
         """The packages that may be deleted, least recently used first."""
-        kept = self._leases.held() | self._of_images()
+        kept = self._leased() | self._of_images()
         return sorted((sha256 for sha256 in entries if sha256 not in kept), key=lambda name: entries[name].used_at)
+
+    def _leased(self) -> set[str]:
+        """The packages that live processes use, including this one. Deletes the leases of processes that have ended.
+        Only for use inside `_alone`."""
+        found = set(self._own)
+        for file in (self._root / "leases").iterdir():
+            if file != self._lease:
+                found.update(_leased_by(file))
+        return found
 
     def _of_images(self) -> set[str]:
         """The packages that were prepared or are in boot images: guests mount them without a lease."""
@@ -138,6 +181,20 @@ class Room:
             for entry in sorted(found, key=lambda entry: entry.stat().st_mtime)[: len(found) // 2]:
                 with contextlib.suppress(OSError):
                     os.unlink(entry.path)
+
+
+def _leased_by(lease: Path) -> list[str]:
+    """The packages of another process's lease."""
+    fd = os.open(lease, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return lease.read_text("utf-8").split()
+    else:
+        lease.unlink(missing_ok=True)
+        return []
+    finally:
+        os.close(fd)
 
 
 def size_of_files(folder: Path) -> int:

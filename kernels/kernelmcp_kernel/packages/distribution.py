@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from html import escape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
@@ -102,18 +102,17 @@ def listed(settings: PackageSettings) -> list[Listed]:
     """All wheels of the distribution, including unavailable ones: a folder may have only some of them."""
     every = [*lock()["packages"].values(), *_packages(settings)]
     # Wheels only: otherwise pandas-tests.tar would replace pandas.
-    found = {wheel_name(each["file_name"]): each for each in every if each["file_name"].endswith(".whl")}
-    wheels = list(found.values())
-    known = {canonicalize_name(wheel_name(package["file_name"])) for package in wheels}
+    wheels = [each for each in every if each["file_name"].endswith(".whl")]
+    found = {canonicalize_name(wheel_name(each["file_name"])): each for each in wheels}
     return [
         Listed(
-            canonicalize_name(wheel_name(package["file_name"])),
+            name,
             package["file_name"].split("-")[1],
             package["file_name"],
             package["sha256"],
-            tuple(name for each in package.get("depends", []) if (name := canonicalize_name(each)) in known),
+            tuple(need for each in package.get("depends", []) if (need := canonicalize_name(each)) in found),
         )
-        for package in wheels
+        for name, package in found.items()
     ]
 
 
@@ -129,14 +128,8 @@ def local_file(settings: PackageSettings, package: Listed) -> Path | None:
     return file if url.scheme == "file" and file.is_file() else None
 
 
-def distribution_page(settings: PackageSettings, packages: Iterable[Listed]) -> str:
-    """Wheels of the distribution as a page of links with their sha256, in pip's format."""
-    base = distribution_url(settings)
-    return link_page((package.sha256, base + quote(package.file)) for package in packages)
-
-
-def link_page(links: Any) -> str:
-    """A page of links from pairs of sha256 and URL."""
+def link_page(links: Iterable[tuple[str, str]]) -> str:
+    """A page of links in pip's format, from pairs of sha256 and URL."""
     lines = [f'<a href="{escape(url)}#sha256={digest}">{escape(url.rpartition("/")[2])}</a>' for digest, url in links]
     return "<!DOCTYPE html><html><body>\n" + "<br>\n".join(lines) + "\n</body></html>\n"
 

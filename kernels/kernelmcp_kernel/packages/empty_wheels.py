@@ -14,13 +14,12 @@ import zipfile
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages.distribution import Listed, best_tag
-from kernelmcp_kernel.packages.errors import unwritable
+from kernelmcp_kernel.packages.package_errors import unwritable
 from kernelmcp_kernel.runtime.places import RUNTIME, packages_root
 from kernelmcp_kernel.settings import settings
 
@@ -48,12 +47,10 @@ class Present:
 
 def guests_own() -> dict[str, Present]:
     """The packages in every guest: IPython and its dependencies."""
-    found = [_present(each) for each in distributions(path=[str(RUNTIME / "site")])]
-    return {canonicalize_name(package.name): package for package in found}
-
-
-def _present(found: Any) -> Present:
-    return Present(found.metadata["Name"], found.version, extras_of(found.requires or []))
+    return {
+        canonicalize_name(name := each.metadata["Name"]): Present(name, each.version, extras_of(each.requires or []))
+        for each in distributions(path=[str(RUNTIME / "site")])
+    }
 
 
 def extras_of(requires: list[str]) -> tuple[str, ...]:

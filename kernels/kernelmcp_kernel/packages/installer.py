@@ -22,7 +22,9 @@ from kernelmcp_kernel.languages.python import companions
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared
 from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.empty_wheels import Present
-from kernelmcp_kernel.packages.errors import (
+from kernelmcp_kernel.packages.index.answers import IndexAnswers
+from kernelmcp_kernel.packages.outcome import Outcome, Package
+from kernelmcp_kernel.packages.package_errors import (
     ANOTHER_SESSION,
     PackageConflict,
     PackageError,
@@ -30,10 +32,6 @@ from kernelmcp_kernel.packages.errors import (
     PackageNotFound,
     PackageNotSupported,
 )
-from kernelmcp_kernel.packages.index.answers import IndexAnswers
-from kernelmcp_kernel.packages.index.silent import SilentHosts
-from kernelmcp_kernel.packages.outcome import Outcome, Package
-from kernelmcp_kernel.packages.pip_process import Say
 from kernelmcp_kernel.packages.pip_run import Request
 from kernelmcp_kernel.packages.requirements import (
     PLAIN,
@@ -51,10 +49,9 @@ from kernelmcp_kernel.packages.requirements import (
     without_versions,
 )
 from kernelmcp_kernel.packages.resolver import Planned, download, newest_version, planned
-from kernelmcp_kernel.packages.sources.builder import Builder
+from kernelmcp_kernel.packages.sources.source_builder import Builder, Say
 from kernelmcp_kernel.packages.standins import wheels as standins
-from kernelmcp_kernel.packages.standins.module_names import as_packages
-from kernelmcp_kernel.packages.standins.useless import check_useful
+from kernelmcp_kernel.packages.standins.known_packages import as_packages, check_useful
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.settings import PackageSettings
@@ -118,15 +115,11 @@ class Installer:
 
     async def install(self, asked: Any, say: Say, options: Options = PLAIN) -> Outcome:
         """Install these requirements (a list of texts, hostile) and their dependencies. Raises PackageError."""
-        requirements, pins = parse_pinned(asked)
+        pinned = parse_pinned(asked)
+        requirements = [requirement for requirement, _ in pinned]
         check_enabled(self._settings)
-        asked_as = {id(requirement): canonicalize_name(requirement.name) for requirement in requirements}
         said = name_packages(requirements, self._settings)
-        pins = {
-            str(canonicalize_name(requirement.name)): pins[asked_as[id(requirement)]]
-            for requirement in requirements
-            if asked_as[id(requirement)] in pins
-        }
+        pins = {str(canonicalize_name(requirement.name)): hashes for requirement, hashes in pinned if hashes}
         if not options.no_deps:  # no checks for a session that is restored as it was
             check_useful(requirements, self._present)
         outcome = await self._install(requirements, say, options, pins=pins)
@@ -134,7 +127,7 @@ class Installer:
 
     async def plan(self, asked: Any) -> list[Planned]:
         """The files that `install` would download for these requirements, with dependencies. Raises PackageError."""
-        requirements, _ = parse_pinned(asked)
+        requirements = [requirement for requirement, _ in parse_pinned(asked)]
         check_enabled(self._settings)
         name_packages(requirements, self._settings)
         check_useful(requirements, self._present)
@@ -146,12 +139,9 @@ class Installer:
         cached = {sha256 for sha256, _ in await asyncio.to_thread(self._store.wheel_files)}
         if recalled is not None and all(wheel.sha256 in cached for wheel in recalled):
             return [Planned(wheel.name, wheel.version, "cache", None, False) for wheel in recalled]
+        builder = self._builder if self._settings.build_from_source else None
         with self._store.staging() as staging:
-            answers = IndexAnswers(SilentHosts(self._store.root))
-            builder = self._builder if self._settings.build_from_source else None
-            room = self._store.room.max_staged_bytes
-            request = Request(self._settings, wanted, self._present, [], room, answers, builder=builder)
-            return await planned(request, staging)
+            return await planned(self._request(wanted, self._present, builder=builder), staging)
 
     def unmet(self) -> list[str]:
         """Missing dependencies of installed packages; only packages installed without dependencies have any."""
@@ -199,11 +189,8 @@ class Installer:
         in_every_session = name not in self._preinstalled or bool(self._settings.preinstalled)
         if name not in self._packages and in_every_session:
             return f"{there.name} {there.version} comes with the sandbox, and stays as it is"
+        request = self._request([], await asyncio.to_thread(empty_wheels.guests_own), options=options)
         with self._store.staging() as staging:
-            answers = IndexAnswers(SilentHosts(self._store.root))
-            room = self._store.room.max_staged_bytes
-            own = await asyncio.to_thread(empty_wheels.guests_own)
-            request = Request(self._settings, [], own, [], room, answers, options)
             newest = await newest_version(request, name, staging / "newest")
         if newest is None:
             return f"{there.name} {there.version} stays as it is: it is unknown now whether there is a newer one"
@@ -295,23 +282,25 @@ class Installer:
         built: set[str] = set() if builder else await asyncio.to_thread(self._builder.built)
         built |= standins.hashes(distribution.listed(self._settings))
         cached = [each for each in await asyncio.to_thread(store.wheel_files) if each[0] not in built]
+        request = self._request(
+            wanted, self._present, cached=cached, options=options, from_distribution=from_distribution, builder=builder
+        )
         with store.staging() as staging:
-            room = store.room.max_staged_bytes
-            answers = IndexAnswers(SilentHosts(store.root))
-            request = Request(
-                self._settings, wanted, self._present, cached, room, answers, options, from_distribution, builder
-            )
             found = await download(request, staging, say)
             wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in found.files]
         wheels = await asyncio.to_thread(self._with_sources, wheels)
         packages = await self._from_cache(wheels)
         if packages is None:
             raise PackageInvalid(f"{', '.join(map(str, wanted))}: what was fetched cannot be read back; try again")
-        doubts = answers.doubts(request.asked)  # the next session should see these, too
+        doubts = request.answers.doubts(request.asked)  # the next session should see these, too
         if found.complete and not from_distribution and not doubts:
             key = resolution_key(self._settings, wanted, self._present.values(), options)
             await asyncio.to_thread(store.remember, key, wheels)
         return packages, (*found.notes, *doubts)
+
+    def _request(self, wanted: list[Requirement], present: Mapping[str, Present], **more: Any) -> Request:
+        answers = IndexAnswers(self._store.root)
+        return Request(self._settings, wanted, present, self._store.room.max_staged_bytes, answers, **more)
 
     def _of_prepared(self, prepared: Prepared, wanted: list[Requirement], options: Options) -> list[Wheel] | None:
         """The wheels of all requirements with their dependencies, if prepared in versions that fit."""

@@ -1,9 +1,9 @@
 """Runs pip for another Python: `python -I pip_main.py FOLDER MARKERS_JSON STAND_IN WATCH RULES FILES pip-arguments...`.
 
 FOLDER contains pip. STAND_IN is the file name ending of empty wheels. WATCH is a file: how long to wait for hosts
-(`index.watch`). RULES is a file or empty: the sources that may be offered (`sources.in_pip`). FILES is `fetch`, or
-`name` for empty files with the names of the chosen ones, or `size` for such files that contain the size in bytes of the
-real one, if it is known.
+(`index.index_watch`). RULES is a file or empty: the sources that may be offered (`sources.source_candidates`). FILES is
+`fetch`, or `name` for empty files with the names of the chosen ones, or `size` for such files that contain the size in
+bytes of the real one, if it is known.
 
 pip has options for the tags of a foreign platform but not for its environment markers: it would evaluate `sys_platform
 == "emscripten"` for this machine. It follows addresses in package metadata (`Requires-Dist: x @ file:///...`) and
@@ -171,7 +171,7 @@ def main() -> int:
     from pip._vendor.packaging import markers as vendored
     from pip._vendor.packaging import requirements
 
-    failures = _module("failures", "in_pip")
+    failures = _module("failures", "failure_report")
     report = failures.Report(Path(watched).parent)
     vendored.default_environment = lambda: dict(markers)  # type: ignore[assignment]
     parse = requirements.Requirement.__init__
@@ -190,11 +190,11 @@ def main() -> int:
     for improve in (_give_up_sooner, fetch_less):
         with suppress(ImportError, AttributeError):  # with another pip it is slower, but works
             improve()
-    watch = _module("index", "watch").Watch(watched)
+    watch = _module("index", "index_watch").Watch(watched)
     with suppress(ImportError, AttributeError):
         that_count = _take_new_versions_only(watch.released)
         if rules:
-            _module("sources", "in_pip").take_part(rules, stand_in, that_count, report.refused)
+            _module("sources", "source_candidates").take_part(rules, stand_in, that_count, report.refused)
     with suppress(ImportError, AttributeError):
         watch.take_part()
     with suppress(ImportError, AttributeError):

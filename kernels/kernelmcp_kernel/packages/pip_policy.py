@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from kernelmcp_kernel.sandbox.confine import Policy
+from kernelmcp_kernel.sandbox.confined_process import Policy
 from kernelmcp_kernel.sandbox.elf import linked_files
 from kernelmcp_kernel.sandbox.trust import is_trusted
 from kernelmcp_kernel.settings import PackageSettings
@@ -78,7 +78,8 @@ def environment(settings: PackageSettings, scratch: Path) -> dict[str, str]:
     for name in (*CERTIFICATES, *PATHS):
         if (value := os.environ.get(name)) and is_trusted(value):
             found[name] = value
-    found["HOME"] = _home(scratch)
+    home = os.path.expanduser("~")
+    found["HOME"] = home if is_trusted(home) else str(scratch)
     if not all(map(is_trusted, _configuration(found))):
         found |= {"HOME": str(scratch), "PIP_CONFIG_FILE": os.devnull}
         found.pop("XDG_CONFIG_HOME", None)
@@ -87,11 +88,6 @@ def environment(settings: PackageSettings, scratch: Path) -> dict[str, str]:
         found |= {"PIP_INDEX_URL": settings.index_url, "PIP_EXTRA_INDEX_URL": settings.index_url}
     # The files are in our own cache; pip's cache would be written by a process that hostile text may control.
     return found | {"LC_ALL": "C.UTF-8", "TMPDIR": str(scratch), "PIP_NO_CACHE_DIR": "1"}
-
-
-def _home(scratch: Path) -> str:
-    home = os.path.expanduser("~")
-    return home if is_trusted(home) else str(scratch)
 
 
 def _configuration(environ: Mapping[str, str]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""One run of pip for a request: its folder, its arguments, and the resulting wheels.
+"""One run of pip for a request: its folder, its arguments, its confined process, and the resulting wheels.
 
 It must not know the purpose of the run, which `resolver` knows.
 """
@@ -7,33 +7,39 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from kernelmcp_kernel.packages import distribution, empty_wheels, pip_policy, pip_process
+from kernelmcp_kernel.packages import distribution, empty_wheels, pip_policy
+from kernelmcp_kernel.packages.cache_cap import size_of_files
 from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.failures.reasons import Reasons, told_in
 from kernelmcp_kernel.packages.from_pip import line
 from kernelmcp_kernel.packages.index.answers import IndexAnswers
-from kernelmcp_kernel.packages.pip_process import Say
+from kernelmcp_kernel.packages.package_errors import over_share
 from kernelmcp_kernel.packages.requirements import PLAIN, Options, checked
-from kernelmcp_kernel.packages.sources.builder import Builder
-from kernelmcp_kernel.packages.sources.offers import Absent, Offers, is_source, name_of
+from kernelmcp_kernel.packages.sources.source_builder import Builder, Say
+from kernelmcp_kernel.packages.sources.source_offers import Absent, Offers, is_source, name_of
 from kernelmcp_kernel.packages.store import wheel_identity
 from kernelmcp_kernel.runtime.places import packages_root
-from kernelmcp_kernel.sandbox.confine import Policy
+from kernelmcp_kernel.sandbox import confined_process
+from kernelmcp_kernel.sandbox.confined_process import Policy
 from kernelmcp_kernel.settings import PackageSettings
 
 _MAIN = Path(__file__).with_name("pip_main.py")
 # pip's default of five, with growing pauses, takes half a minute without a network.
 _RETRIES = 1
+_MAX_LINE_BYTES = 4 << 20
+# A fast network transfers 100 MB in this time.
+_WATCH_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -44,10 +50,10 @@ class Request:
     settings: PackageSettings
     requirements: list[Requirement]
     present: Mapping[str, Present]
-    cached: list[tuple[str, Path]]
     max_bytes: int
     """Maximum size of the folder while pip downloads."""
     answers: IndexAnswers
+    cached: Sequence[tuple[str, Path]] = ()
     options: Options = PLAIN
     from_distribution: bool = False
     """The requirements are from Pyodide's distribution, and no other source is used for them."""
@@ -84,10 +90,12 @@ async def run_pip(
     """Run pip once, with a page of links as another source, and a folder of packages that are known by their metadata.
     Returns wheels, and sources if these may be offered. Raises PackageError, Absent."""
     await asyncio.to_thread(_lay_out, request, folder, page)
-    arguments = [*_arguments(request, folder), *_find_links(request, folder, listing), *options]
+    links = [folder / "present", folder / "page.html", *distribution.wheel_folders(request.settings)]
+    links += [listing] if listing else []
+    arguments = [*_arguments(request, folder), *(f"--find-links={link}" for link in links), *options]
     rules = offers.write(folder) if offers else ""
     policy = await asyncio.to_thread(_policy, request, folder, arguments, rules)
-    status, last_line = await pip_process.run(policy, folder.parent, request.max_bytes, say)
+    status, last_line = await _run_process(policy, folder.parent, request.max_bytes, say)
     await asyncio.to_thread(request.answers.read, folder)
     if status != 0:
         absent = offers.absent if offers else {}
@@ -135,12 +143,6 @@ def _lay_out(request: Request, folder: Path, page: str) -> None:
     (folder / "page.html").write_text(page, "utf-8")
 
 
-def _find_links(request: Request, folder: Path, listing: Path | None) -> list[str]:
-    own = [folder / name for name in ("present", "page.html")]
-    links = [*own, *distribution.wheel_folders(request.settings), *([listing] if listing else [])]
-    return [f"--find-links={link}" for link in links]
-
-
 def _arguments(request: Request, folder: Path) -> list[str]:
     return [
         "download",
@@ -155,3 +157,65 @@ def _arguments(request: Request, folder: Path) -> list[str]:
         f"--constraint={folder / 'constraints.txt'}",
         f"--requirement={folder / 'requirements.txt'}",
     ]
+
+
+async def _run_process(policy: Policy, folder: Path, max_bytes: int, say: Say) -> tuple[int, str]:
+    """Run pip until it ends, or until `folder` exceeds `max_bytes`; return its status, and the last line of its output.
+    Raises PackageCacheError."""
+    program, environment = confined_process.command(policy)
+    process = await asyncio.create_subprocess_exec(
+        *program,
+        cwd="/",
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,  # its end tells pip that this process has ended
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        limit=_MAX_LINE_BYTES,
+    )
+    watch = asyncio.create_task(_watch_room(folder, max_bytes, process))
+    try:
+        last = await _read(process, say)
+        status = await process.wait()
+    finally:
+        watch.cancel()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if status != 0 and watch.done() and not watch.cancelled() and watch.result():
+        raise over_share(max_bytes)
+    return status, last
+
+
+async def _watch_room(folder: Path, max_bytes: int, process: asyncio.subprocess.Process) -> bool:
+    """Kill pip if it downloads more than allowed. Returns whether pip was still running."""
+    while await asyncio.to_thread(size_of_files, folder) <= max_bytes:  # noqa: ASYNC110  # a folder has no event
+        await asyncio.sleep(_WATCH_SECONDS)
+    try:
+        process.kill()
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def _read(process: asyncio.subprocess.Process, say: Say) -> str:
+    last = ""
+    async for raw in cast("asyncio.StreamReader", process.stdout):
+        line = raw.decode("utf-8", "replace").strip()
+        last = line or last
+        shown = _progress(line)
+        if shown and not empty_wheels.is_one(shown):
+            say(shown)
+    return last
+
+
+def _progress(line: str) -> str | None:
+    """The part of a line that is useful to a person, without paths of this machine; None for all other lines."""
+    if match := re.match(r"WARNING: (\S+ \S+ does not provide the extra '[^']{1,100}')$", line):
+        return match[1]
+    if match := re.match(r"(Collecting .+?)(?: \(from .*)?$", line):
+        return match[1]
+    if match := re.match(
+        r"(?:Downloading|Using cached|Processing) (?:\S*/)?([^/\s]+\.(?:whl|tar\.gz))(?: \((\d[^)]*)\))?(?:\s|$)", line
+    ):
+        return f"  {match[1]}" + (f" ({match[2]})" if match[2] else "")
+    return None

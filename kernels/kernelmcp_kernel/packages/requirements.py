@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from packaging.version import Version
 from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.distribution import guest_markers
 from kernelmcp_kernel.packages.empty_wheels import Present
-from kernelmcp_kernel.packages.errors import InvalidRequirement, PackageDenied, PackageInvalid, PackagesDisabled
+from kernelmcp_kernel.packages.package_errors import InvalidRequirement, PackageDenied, PackageInvalid, PackagesDisabled
 from kernelmcp_kernel.settings import PackageSettings
 
 # Longer than any real one, including markers.
@@ -66,35 +67,30 @@ def parse_all(asked: Any) -> list[Requirement]:
     """The requirements that apply to the guest.
 
     Raises InvalidRequirement for anything but a list of requirements by name."""
+    return [requirement for text in _texts(asked) if (requirement := _parse(text)) is not None]
+
+
+def parse_pinned(asked: Any) -> list[tuple[Requirement, frozenset[str]]]:
+    """Like `parse_all`, for texts that may end with `--hash=sha256:...`, as `pip-compile` writes them: each requirement
+    with its hashes.
+
+    Raises InvalidRequirement, also for other kinds of hashes.
+    """
+    found: list[tuple[Requirement, frozenset[str]]] = []
+    for text in _texts(asked):
+        plain, *hashes = text.split(" --hash=") if isinstance(text, str) else [text]
+        if (requirement := _parse(plain)) is not None:
+            found.append((requirement, frozenset(map(_sha256, hashes))))
+    return found
+
+
+def _texts(asked: Any) -> list[Any]:
     if not isinstance(asked, list) or not asked:
         raise InvalidRequirement("no package was named; give a name, such as: six, or: pydantic>=2")
     texts = cast("list[Any]", asked)
     if len(texts) > MAX_REQUIREMENTS:
         raise InvalidRequirement(f"{len(texts)} packages in one call; install at most {MAX_REQUIREMENTS} at a time")
-    return [requirement for text in texts if (requirement := _parse(text)) is not None]
-
-
-def parse_pinned(asked: Any) -> tuple[list[Requirement], dict[str, frozenset[str]]]:
-    """Like `parse_all`, for texts that may end with `--hash=sha256:...`, as `pip-compile` writes them; also returns the
-    hashes by name.
-
-    Raises InvalidRequirement, also for other kinds of hashes.
-    """
-    if not isinstance(asked, list):
-        return parse_all(asked), {}
-    found: list[Requirement] = []
-    pins: dict[str, frozenset[str]] = {}
-    texts = cast("list[Any]", asked)
-    split = [text.split(" --hash=") if isinstance(text, str) else [text] for text in texts[: MAX_REQUIREMENTS + 1]]
-    if not split or len(split) > MAX_REQUIREMENTS:
-        return parse_all(texts), {}
-    for text, *hashes in split:
-        (requirement,) = parse_all([text]) or [None]
-        if hashes and requirement is not None:
-            pins[canonicalize_name(requirement.name)] = frozenset(map(_sha256, hashes))
-        if requirement is not None:
-            found.append(requirement)
-    return found, pins
+    return texts
 
 
 def _sha256(pin: str) -> str:
@@ -239,19 +235,20 @@ def unmet(package: str, requires: Iterable[str], versions: Mapping[str, str]) ->
     """Unmet requirements of a package (lines of its hostile metadata), in pip's words; `versions` are those of the
     present packages."""
     lines: list[str] = []
+    for each in needed(requires):
+        there = versions.get(canonicalize_name(each.name))
+        if there is None:
+            lines.append(f"{package} requires {each.name}, which is not installed.")
+        elif not holds(each, there):
+            lines.append(f"{package} has requirement {each.name}{each.specifier}, but you have {each.name} {there}.")
+    return lines
+
+
+def needed(requires: Iterable[str]) -> Iterator[Requirement]:
+    """The requirements of a package (lines of its hostile metadata) that apply to a guest, without its extras."""
     environment = {**guest_markers(), "extra": ""}
     for text in requires:
-        try:
-            needed = Requirement(text)
-            if needed.marker is not None and not needed.marker.evaluate(environment):
-                continue
-            there = versions.get(canonicalize_name(needed.name))
-            if there is None:
-                lines.append(f"{package} requires {needed.name}, which is not installed.")
-            elif not needed.specifier.contains(there, prereleases=True):
-                lines.append(
-                    f"{package} has requirement {needed.name}{needed.specifier}, but you have {needed.name} {there}."
-                )
-        except (pep508.InvalidRequirement, markers.UndefinedEnvironmentName, ValueError, RecursionError):
-            continue
-    return lines
+        with suppress(pep508.InvalidRequirement, markers.UndefinedEnvironmentName, ValueError, RecursionError):
+            found = Requirement(text)
+            if found.marker is None or found.marker.evaluate(environment):
+                yield found

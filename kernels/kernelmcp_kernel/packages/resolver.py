@@ -21,13 +21,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 from packaging.requirements import Requirement
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
 from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.distribution import Listed
-from kernelmcp_kernel.packages.errors import (
+from kernelmcp_kernel.packages.package_errors import (
     PackageConflict,
     PackageError,
     PackageInvalid,
@@ -36,10 +37,10 @@ from kernelmcp_kernel.packages.errors import (
     PackageTimeout,
     PackageUnreachable,
 )
-from kernelmcp_kernel.packages.pip_process import Say
 from kernelmcp_kernel.packages.pip_run import Request, file_name_of, run_pip
 from kernelmcp_kernel.packages.requirements import Options
-from kernelmcp_kernel.packages.sources.offers import Absent, Offers, is_source
+from kernelmcp_kernel.packages.sources.source_builder import Say
+from kernelmcp_kernel.packages.sources.source_offers import Absent, Offers, is_source
 from kernelmcp_kernel.packages.standins import wheels as standins
 from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
 
@@ -283,7 +284,8 @@ async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed
     if distribution.is_folder(request.settings):  # its files were at hand
         raise _distribution_needed(request, packages)
     wanted = [Requirement(f"{package.name}=={package.version}") for package in packages]
-    page = distribution.distribution_page(request.settings, packages)
+    base = distribution.distribution_url(request.settings)
+    page = distribution.link_page((package.sha256, base + quote(package.file)) for package in packages)
     try:
         return await run_pip(
             replace(request, requirements=wanted, options=Options(no_deps=True)), folder, say, page, "--no-index"

@@ -4,7 +4,7 @@
     KERNELMCP_HOME/packages/unpacked/<sha256>/            mounted in guests, with a stamp of its contents
     KERNELMCP_HOME/packages/bytecode/<sha256>/            of packages prepared by `kernelmcp setup`, mounted beside them
     KERNELMCP_HOME/packages/resolutions/<key>.json        pip's choice for a request, with its time
-    KERNELMCP_HOME/packages/built/<sha256>.json           the result of a source build (`sources.kept`)
+    KERNELMCP_HOME/packages/built/<sha256>.json           the result of a source build (`sources.build_cache`)
     KERNELMCP_HOME/packages/tmp/                          work in progress, locked while its process lives
     KERNELMCP_HOME/packages/leases/                       the packages that each process uses
 
@@ -34,7 +34,7 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from kernelmcp_kernel.packages.cache_cap import STAMP, Room, delete_abandoned, size_of_files
-from kernelmcp_kernel.packages.errors import PackageCacheError, PackageInvalid, unwritable
+from kernelmcp_kernel.packages.package_errors import PackageInvalid, unwritable
 from kernelmcp_kernel.packages.unpack import unpack
 
 _READ_BYTES = 1 << 20
@@ -87,11 +87,8 @@ class Store:
                 self._sweep()
                 yield folder
             except OSError as error:
-                raise self._unwritable(error) from error
-
-    def _unwritable(self, error: OSError) -> PackageCacheError:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        return unwritable("is full" if full else f"cannot be written ({error.strerror})")
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+                raise unwritable("is full" if full else f"cannot be written ({error.strerror})") from error
 
     def _sweep(self) -> None:
         """Delete what killed kernels left behind: folders whose lock is free, and drafts of resolutions."""
@@ -208,15 +205,20 @@ class Store:
         text = json.dumps({"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]})
         with contextlib.suppress(OSError):
             self._resolutions.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fd, draft = tempfile.mkstemp(dir=self._tmp)
-            try:
-                with os.fdopen(fd, "w", encoding="utf-8") as stream:
-                    stream.write(text)
-                os.replace(draft, self._resolutions / f"{key}.json")
-            except OSError:
-                os.unlink(draft)
-                raise
+            replace_file(self._resolutions / f"{key}.json", text, self._tmp)
             self.room.trim_resolutions()
+
+
+def replace_file(file: Path, text: str, drafts: Path) -> None:
+    """Replace a file atomically. `drafts`: the folder for the draft, on the same file system. Raises OSError."""
+    fd, draft = tempfile.mkstemp(dir=drafts)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.replace(draft, file)
+    except OSError:
+        os.unlink(draft)
+        raise
 
 
 def wheel_identity(file: str) -> tuple[str, str]:

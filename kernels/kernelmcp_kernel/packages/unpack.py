@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from kernelmcp_kernel.packages.errors import PackageInvalid, PackageTooLarge
+from kernelmcp_kernel.packages.package_errors import PackageInvalid, PackageTooLarge
 
 # The largest widely used wheels have 15,000 files.
 MAX_FILES = 50_000

@@ -13,13 +13,14 @@ import asyncio
 import fcntl
 import json
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
@@ -28,17 +29,15 @@ from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.languages.python import companions, prepared
 from kernelmcp_kernel.languages.python.prepared import IN_IMAGE, Prepared, PreparedPackage
-from kernelmcp_kernel.packages.errors import PackageError
 from kernelmcp_kernel.packages.installer import Installer, name_packages
 from kernelmcp_kernel.packages.outcome import Package
-from kernelmcp_kernel.packages.requirements import check_allowed
+from kernelmcp_kernel.packages.package_errors import PackageError
+from kernelmcp_kernel.packages.requirements import check_allowed, needed
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.prepare.archive import read_archive, write_archive
-from kernelmcp_kernel.prepare.builder import run_builder
-from kernelmcp_kernel.prepare.bytecode import make_bytecode
-from kernelmcp_kernel.prepare.contents import modules_of, needs_of
+from kernelmcp_kernel.prepare.guest_builds import make_bytecode, run_builder
 from kernelmcp_kernel.prepare.plan import plans
-from kernelmcp_kernel.runtime.identity import BuildError, build_id
+from kernelmcp_kernel.runtime.build_identity import BuildError, build_id
 from kernelmcp_kernel.runtime.places import PACKAGE, open_package_cache, packages_root
 from kernelmcp_kernel.settings import settings
 
@@ -50,15 +49,8 @@ MAX_IMAGE_BYTES = 1 << 30
 MAX_IMAGES = 3
 _NICE = 10
 _DRAFT = ".preparing"
-
-
-@dataclass(frozen=True)
-class Wish:
-    """The packages to prepare: names, or an archive of them; and the archive to write."""
-
-    requirements: tuple[str, ...] = ()
-    offline: Path | None = None
-    export: Path | None = None
+_MAX_MODULES = 500
+_MODULE = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(\.py|(\.cpython-[a-z0-9-]+|\.abi3)?\.so)?")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         _delete_drafts(folder)
         try:
-            missing = _prepare(Wish(tuple(parsed.requirements), parsed.offline, parsed.export))
+            missing = _prepare(parsed.requirements, parsed.offline, parsed.export)
         except (PackageError, BuildError, OSError) as error:
             _say(f"kernelmcp: the packages could not be prepared: {error}", sys.stderr)
             failed_at.write_text("failed\n")
@@ -126,33 +118,38 @@ def _has_failed(failed_at: Path) -> bool:
     return bool(found.st_size) and time.time() - found.st_mtime < RETRY_SECONDS
 
 
-def _prepare(wish: Wish) -> bool:
-    """Returns whether something was unavailable."""
+def _prepare(requirements: Sequence[str], offline: Path | None, export: Path | None) -> bool:
+    """Prepare these packages, or those of an archive (`offline`), and write an archive (`export`). Returns whether
+    something was unavailable."""
     store = Store(packages_root(), settings().packages.max_cache_mb << 20)
     installer = Installer(settings().packages, store)
-    missing = _get(wish, installer, store)
-    if wish.export is not None:
+    missing = False
+    if offline is not None:
+        _get_archived(offline, installer, store)
+    else:
+        missing = _get(requirements, installer)
+    if export is not None:
         wheels = [Wheel(**wheel) for wheel in prepared.read_setup().wheels]
-        write_archive(wish.export, store, prepared.read_setup().requirements, wheels)
-        _say(f"wrote {wish.export}")
+        write_archive(export, store, prepared.read_setup().requirements, wheels)
+        _say(f"wrote {export}")
     if installer.packages and prepared.find_prepared() is None:
         _make(store, installer.packages)
     return missing
 
 
-def _get(wish: Wish, installer: Installer, store: Store) -> bool:
+def _get_archived(archive: Path, installer: Installer, store: Store) -> None:
+    requirements, wheels = read_archive(archive, store, settings().packages.max_package_mb << 20)
+    check_allowed(settings().packages, [Requirement(text) for text in requirements])
+    asyncio.run(installer.take(wheels))
+    _remember(tuple(requirements), installer.packages)
+
+
+def _get(requirements: Sequence[str], installer: Installer) -> bool:
     """Get the wheels, and record them: from then on no network is needed. Returns whether some are missing."""
-    had = prepared.read_setup()
-    if wish.offline is not None:
-        requirements, wheels = read_archive(wish.offline, store, settings().packages.max_package_mb << 20)
-        check_allowed(settings().packages, [Requirement(text) for text in requirements])
-        asyncio.run(installer.take(wheels))
-        _remember(tuple(requirements), installer.packages)
-        return False
-    asyncio.run(installer.take([Wheel(**wheel) for wheel in had.wheels]))
+    asyncio.run(installer.take([Wheel(**wheel) for wheel in prepared.read_setup().wheels]))
     missing: list[str] = []
-    for number, requirement in enumerate(wish.requirements, 1):
-        _say(f"[{number}/{len(wish.requirements)}] {requirement}")
+    for number, requirement in enumerate(requirements, 1):
+        _say(f"[{number}/{len(requirements)}] {requirement}")
         try:
             outcome = asyncio.run(installer.install([requirement], _say))
         except PackageError as error:
@@ -184,7 +181,8 @@ def _get_companions(installer: Installer) -> None:
 
 def _remember(requirements: tuple[str, ...], packages: list[Package]) -> None:
     wheels = [asdict(package.wheel) for package in packages]
-    _write(prepared.setup_file(), json.dumps({"requirements": requirements, "wheels": wheels}, indent=1) + "\n")
+    text = json.dumps({"requirements": requirements, "wheels": wheels}, indent=1) + "\n"
+    _write(prepared.setup_file(), text.encode())
 
 
 def _make(store: Store, packages: list[Package]) -> None:
@@ -211,7 +209,7 @@ def _make(store: Store, packages: list[Package]) -> None:
     mounts = json.dumps([package.mount() for package in listed])
     _write_image(image, [identity, mounts], imported)
     packages_json = [asdict(package) for package in listed]
-    _write(listing, json.dumps({"build_id": identity, "in_image": in_image, "packages": packages_json}))
+    _write(listing, json.dumps({"build_id": identity, "in_image": in_image, "packages": packages_json}).encode())
     _delete_old_images(image.parent)
     _say(f"{len(listed)} packages are prepared")
 
@@ -226,10 +224,8 @@ def _delete_old_images(folder: Path) -> None:
 
 def _write_image(image: Path, arguments: list[str], imported: list[str]) -> None:
     try:
-        with run_builder("build.mjs", [], MAX_IMAGE_BYTES, [*arguments, json.dumps(imported)]) as made:
-            draft = image.with_suffix(f".{os.getpid()}{_DRAFT}")
-            draft.write_bytes(made)
-            os.replace(draft, image)
+        made = run_builder("build_image.mjs", [], MAX_IMAGE_BYTES, [*arguments, json.dumps(imported)])
+        _write(image, made)
     except BuildError as error:
         if not imported:
             raise
@@ -248,14 +244,24 @@ def _listed(store: Store, package: Package, known: set[str]) -> PreparedPackage:
         folder=str(package.folder),
         point=package.point,
         bytecode=str(bytecode) if bytecode else None,
-        modules=tuple(modules_of(package.folder)),
-        needs=tuple(name for name in needs_of(package.folder) if name in known),
+        modules=tuple(_modules_of(package.folder)),
+        needs=tuple(name for each in needed(package.requires()) if (name := canonicalize_name(each.name)) in known),
     )
 
 
-def _write(file: Path, text: str) -> None:
+def _modules_of(folder: Path) -> list[str]:
+    """The top-level modules of an unpacked package, except private ones. Its files are hostile: only names are read."""
+    found = [match[1] for entry in folder.iterdir() if (match := _MODULE.fullmatch(entry.name)) and _is_module(entry)]
+    return sorted(set(found))[:_MAX_MODULES]
+
+
+def _is_module(entry: Path) -> bool:
+    return entry.is_file() or next(entry.glob("*.py"), None) is not None or next(entry.glob("*/*.py"), None) is not None
+
+
+def _write(file: Path, content: bytes) -> None:
     draft = file.with_name(f"{file.name}.{os.getpid()}{_DRAFT}")
-    draft.write_text(text, "utf-8")
+    draft.write_bytes(content)
     os.replace(draft, file)
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from kernelmcp_kernel.packages.errors import PackageError, PackageInvalid
+from kernelmcp_kernel.packages.package_errors import PackageError, PackageInvalid
 from kernelmcp_kernel.packages.requirements import parse_all
 from kernelmcp_kernel.packages.store import SOURCES, Store, Wheel, sha256_of, wheel_identity
 from kernelmcp_kernel.packages.unpack import DAMAGED

@@ -11,11 +11,11 @@ from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.languages.python import companions, prepared
 from kernelmcp_kernel.packages import distribution
-from kernelmcp_kernel.packages.errors import PackageError
 from kernelmcp_kernel.packages.installer import Installer, name_packages
+from kernelmcp_kernel.packages.package_errors import PackageError
 from kernelmcp_kernel.packages.requirements import parse_pinned
 from kernelmcp_kernel.packages.resolver import Planned
-from kernelmcp_kernel.packages.standins import module_names
+from kernelmcp_kernel.packages.standins import known_packages
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.settings import settings
@@ -45,11 +45,11 @@ def plans(requirements: Sequence[str], chosen: Collection[str]) -> Iterator[Plan
     listed = {each.name for each in distribution.listed(settings().packages)}
     # Names that only Pyodide uses are listed as well, and anybody may take them on an index.
     unquestioned = {*chosen, *distribution.importable(settings().packages)}
-    known = unquestioned | listed | module_names.packages() | set(companions.every(listed))
+    known = unquestioned | listed | known_packages.packages() | set(companions.every(listed))
     for text in requirements:
         near: str | None = None
         try:
-            parsed, _ = parse_pinned([text])
+            parsed = [requirement for requirement, _ in parse_pinned([text])]
             name_packages(parsed, settings().packages)
             names = [canonicalize_name(requirement.name) for requirement in parsed]
             if unquestioned.issuperset(names) and not any(requirement.extras for requirement in parsed):

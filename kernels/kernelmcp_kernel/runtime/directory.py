@@ -50,7 +50,7 @@ class SandboxDirectory:
 
     @property
     def offered(self) -> Path:
-        """The files of offered MCP servers (offered.py), which guests may read.
+        """The files of offered MCP servers (offered_files.py), which guests may read.
 
         It is not in the directory but beside it: Landlock's rules cannot exclude a folder below another.
         """

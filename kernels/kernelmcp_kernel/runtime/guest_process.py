@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.sandbox.cgroup import Group, confine, delegated
-from kernelmcp_kernel.sandbox.confine import Policy, spawn
+from kernelmcp_kernel.sandbox.confined_process import Policy, spawn
 from kernelmcp_kernel.sandbox.elf import linked_files
 from kernelmcp_kernel.settings import settings
 
@@ -55,6 +55,10 @@ class Spawned:
     """Resident memory above which it is killed, MiB; 0: no cap."""
     group: Group | None = None
     """Its control group, if there is one."""
+    state_out: int = -1
+    """The saved state of its session, which it writes (host/state)."""
+    state_in: int = -1
+    """A saved state, which it reads."""
 
 
 def guest_policy(sandbox: SandboxDirectory, launch: Launch, descriptors: list[int]) -> Policy:
@@ -105,14 +109,18 @@ def spawn_guest(
         frames, frames_theirs = _pipe(ours, theirs)
         requests_theirs, requests = _pipe(theirs, ours)
         interrupts_theirs, interrupts = _pipe(theirs, ours)
+        state_out, state_out_theirs = _pipe(ours, theirs)
+        state_in_theirs, state_in = _pipe(theirs, ours)
         os.set_blocking(interrupts_theirs, False)
         descriptors = [null, errors_theirs, errors_theirs, requests_theirs, frames_theirs, interrupts_theirs]
+        descriptors += [state_out_theirs, state_in_theirs]
         policy = change(guest_policy(sandbox, launch, descriptors))
         pid = _spawn(sandbox, policy)
         ours.pop_all()  # now owned by the caller
     above = delegated()
     group = confine(above, pid, launch.max_resident_mb) if above else None
-    return Spawned(pid, requests, frames, interrupts, errors, launch.max_resident_mb, group)
+    cap = launch.max_resident_mb
+    return Spawned(pid, requests, frames, interrupts, errors, cap, group, state_out, state_in)
 
 
 def spawn_builder(sandbox: SandboxDirectory, launch: Launch, max_file_mb: int, errors: int) -> int:

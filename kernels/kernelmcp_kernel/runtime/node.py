@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch, volume_paths
-from kernelmcp_kernel.runtime.identity import node_binary
+from kernelmcp_kernel.runtime.told_status import told_status
 from kernelmcp_kernel.settings import settings
 
 _WASM_PAGE_BYTES = 64 * 1024
@@ -78,8 +78,7 @@ def node_launch(
     program = [
         str(node_binary()),
         *flags,
-        *_NODE_FLAGS,
-        f"--wasm-max-mem-pages={memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}",
+        *node_flags(),
         *(f"--allow-fs-read={path}" for path in grants((*readable, *volumes, *writable))),
         *(f"--allow-fs-write={path}" for path in grants(writable)),
         str(script),
@@ -88,17 +87,18 @@ def node_launch(
     return Launch(program, readable, memory_mb + _NODE_MEMORY_MB, memory_mb + _RESIDENT_MB)
 
 
+def node_flags() -> list[str]:
+    """Node's options for a guest, without its permissions. V8's code of a script is valid with the same ones only."""
+    return [*_NODE_FLAGS, f"--wasm-max-mem-pages={settings().memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}"]
+
+
 _MAX_SAID_BYTES = 1 << 16
 
 
 def status_of(status: int, descriptor_2: BinaryIO) -> tuple[int, str]:
     """The exit status and the last output of a program of host/, which may have ended by leave.mjs."""
     descriptor_2.seek(max(0, descriptor_2.seek(0, os.SEEK_END) - _MAX_SAID_BYTES))
-    said = descriptor_2.read(_MAX_SAID_BYTES)
-    words, mark, number = said.rpartition(b"\0")
-    if status == -signal.SIGKILL and mark and number.isdigit() and len(number) <= 3:
-        return int(number), words.decode("utf-8", "replace")
-    return status, said.decode("utf-8", "replace")
+    return told_status(status, descriptor_2.read(_MAX_SAID_BYTES))
 
 
 def grants(paths: Iterable[Path]) -> list[str]:

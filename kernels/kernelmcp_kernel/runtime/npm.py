@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kernelmcp_kernel.runtime.identity import BuildError, node_binary, node_wheel
+from kernelmcp_kernel.runtime.build_identity import BuildError, node_binary, node_wheel
+from kernelmcp_kernel.runtime.told_status import told_status
 
 
 def npm_ci(folder: Path, lock_dir: Path, *, development: bool = False) -> Path:
@@ -72,9 +73,8 @@ def run_program(what: str, program: Iterable[str | Path], cwd: Path | None = Non
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        text=True,
-        errors="replace",
     )
-    if done.returncode != 0:
-        said = f"{done.stderr.strip()}\n{done.stdout.strip()}".strip()
-        raise BuildError(f"{what}: {' '.join(command[:3])} ... ended with {done.returncode}\n{said}")
+    status, errors = told_status(done.returncode, done.stderr)
+    if status != 0:
+        said = f"{errors.strip()}\n{done.stdout.decode('utf-8', 'replace').strip()}".strip()
+        raise BuildError(f"{what}: {' '.join(command[:3])} ... ended with {status}\n{said}")

@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # known to type checkers: `typing` takes as long to impor
 if TYPE_CHECKING:
     from typing import Any
 
-    from kernelmcp_kernel.sandbox.policy import Policy
+    from kernelmcp_kernel.sandbox.sandbox_policy import Policy
 
 _SIGKILL, _SIGPIPE, _SIGINT = 9, 13, 2
 
@@ -148,5 +148,5 @@ def _prctl(option: int, value: int) -> None:
 
 
 def main() -> None:
-    """For `kernelmcp_kernel.sandbox.confine.command`: policy in the environment, parent as the only argument."""
+    """For `confined_process.command`: policy in the environment, parent as the only argument."""
     enter(_decode(os.environ[POLICY_VARIABLE]), int(sys.argv[1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kernelmcp_kernel.languages.interface import Language
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
@@ -15,13 +15,8 @@ FOLDER = Path(__file__).parent
 
 
 class Tally(Language):
-    @property
-    def language_info(self) -> dict[str, Any]:
-        return {"mimetype": "text/plain", "file_extension": ".tally"}
-
-    @property
-    def host_calls(self) -> frozenset[str]:
-        return frozenset()
+    language_info: ClassVar[dict[str, Any]] = {"mimetype": "text/plain", "file_extension": ".tally"}
+    host_calls = frozenset()
 
     def prepare(self) -> None:
         pass

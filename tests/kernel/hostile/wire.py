@@ -1,4 +1,4 @@
-"""What the hostile programs share: the two pipes of a guest."""
+"""What the hostile programs share: the pipes of a guest."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import struct
 import sys
 from typing import Any
 
-REQUESTS, FRAMES = int(sys.argv[1]), int(sys.argv[2])
+REQUESTS, FRAMES, STATE_OUT, STATE_IN = map(int, sys.argv[1:5])
 
 
 def send(frame_type: str, request: str = "", **content: Any) -> None:

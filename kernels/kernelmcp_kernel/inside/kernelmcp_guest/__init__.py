@@ -6,23 +6,23 @@ not hold JavaScript objects before that: a heap that contains one cannot be save
 The code that the user runs may rewrite everything here. It is a convenience, never a boundary.
 """
 
+from kernelmcp_guest.hibernation import reasons_against_saving
 from kernelmcp_guest.interrupts import end_background, interrupt
-from kernelmcp_guest.lifecycle import attach, begin_in, build, set_environment
+from kernelmcp_guest.lifecycle import attach, build, reseed, set_environment
 from kernelmcp_guest.memory import usable
 from kernelmcp_guest.operations import handle, notify
 from kernelmcp_guest.packages import add_packages
-from kernelmcp_guest.packages.missing_imports import note_companions
 
 __all__ = [
     "add_packages",
     "attach",
-    "begin_in",
     "build",
     "end_background",
     "handle",
     "interrupt",
-    "note_companions",
     "notify",
+    "reasons_against_saving",
+    "reseed",
     "set_environment",
     "usable",
 ]

@@ -13,7 +13,7 @@ from IPython.core.error import StdinNotImplementedError
 
 from kernelmcp_guest.absent import NO_PROCESSES, NO_SOCKETS, ONE_PROCESS
 
-# Import names that differ from the package name: all of packages/standins/module_names.py, and some more.
+# Import names that differ from the package name: all of packages/standins/known_packages.py, and some more.
 _PACKAGES = {
     "attr": "attrs", "barcode": "python-barcode", "binance": "python-binance", "Bio": "biopython",
     "bs4": "beautifulsoup4", "bson": "pymongo", "cairo": "pycairo", "community": "python-louvain",

@@ -26,7 +26,7 @@ from pyodide.webloop import WebLoop
 from kernelmcp_guest import swallowed_interrupts
 from kernelmcp_guest.bridge import bridge, request_id
 
-# Exceptions of a rejected promise, and of an interrupt in the C code before it.
+# Exceptions of a rejected promise, of a cancellation that crossed JavaScript, and of an interrupt in the C code before.
 FAILED: tuple[type[Exception], ...] = (JsException, vars(pyodide.ffi)["ConversionError"])
 
 _run_until_complete = WebLoop.run_until_complete
@@ -38,7 +38,8 @@ MAX_WAITS = 100
 
 
 class Wait:
-    """The object of a blocking wait: a task to cancel, or a host call, which the host itself rejects.
+    """A blocking wait (`with Wait(task):`) for a task, which can be cancelled, or for a host call, which the host
+    rejects. If it is interrupted, it ends with KeyboardInterrupt.
 
     `request` is the request for which it waits, and `waiter` the blocked task, if it is one.
     """
@@ -56,16 +57,18 @@ class Wait:
         if self.task is not None:
             self.task.cancel()
 
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if the interrupt came in the same turn as the result."""
-        if self.interrupted:
-            raise KeyboardInterrupt
+    def __enter__(self) -> None:
+        waits.append(self)
 
-    def take_interrupt(self) -> bool:
-        """Return whether it was interrupted while it waited, or in the C code before, which turns a KeyboardInterrupt
-        into another error. The caller must raise it: it is not raised again."""
-        swallowed = swallowed_interrupts.take()
-        return self.interrupted or swallowed
+    def __exit__(self, kind: object, error: BaseException | None, entry: object) -> None:
+        waits.remove(self)
+        if isinstance(error, (asyncio.CancelledError, *FAILED)):
+            # An interrupt in the C code before the wait turns a KeyboardInterrupt into another error.
+            swallowed = swallowed_interrupts.take()
+            if self.interrupted or swallowed:
+                raise KeyboardInterrupt from None
+        elif error is None and self.interrupted:  # the interrupt came in the same turn as the result
+            raise KeyboardInterrupt
 
 
 waits: list[Wait] = []
@@ -117,18 +120,11 @@ def ask_and_wait(what: str, text: str) -> str:
     Raises KeyboardInterrupt if the cell is interrupted meanwhile, OSError if the host refuses.
     """
     check_can_wait(what)
-    wait = Wait()
-    waits.append(wait)
     try:
-        answer = run_sync(bridge.ask(request_id.get(), text))
+        with Wait():
+            return run_sync(bridge.ask(request_id.get(), text))
     except FAILED as error:
-        if wait.take_interrupt():
-            raise KeyboardInterrupt from None
         raise OSError(error.message if isinstance(error, JsException) else str(error)) from None
-    finally:
-        waits.remove(wait)
-    wait.check()
-    return answer
 
 
 def host_call(kind: str, **arguments: Any) -> Any:
@@ -140,18 +136,8 @@ def run_sync_interruptible(awaitable: Awaitable[Any]) -> Any:
     """pyodide.ffi.run_sync that can be interrupted; urllib3 (and so requests) uses it to wait for responses."""
     waits_for_task = isinstance(awaitable, asyncio.Future) or inspect.iscoroutine(awaitable)
     task = asyncio.ensure_future(awaitable) if waits_for_task else None
-    wait = Wait(task)
-    waits.append(wait)
-    try:
-        result = run_sync(task or awaitable)
-    except (asyncio.CancelledError, *FAILED):
-        if wait.take_interrupt():
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        waits.remove(wait)
-    wait.check()
-    return result
+    with Wait(task):
+        return run_sync(task or awaitable)
 
 
 def _read_line(prompt: object, password: bool) -> str:
@@ -178,18 +164,8 @@ def run_until_complete(loop: WebLoop, future: Any) -> Any:
     if not can_run_sync():
         return _run_until_complete(loop, future)
     task = asyncio.ensure_future(future, loop=loop)
-    wait = Wait(task)
-    waits.append(wait)
-    try:
-        result = _run_until_complete(loop, task)
-    except (asyncio.CancelledError, *FAILED):  # a cancellation that crossed JavaScript returns as its exception
-        if wait.take_interrupt():
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        waits.remove(wait)
-    wait.check()
-    return result
+    with Wait(task):
+        return _run_until_complete(loop, task)
 
 
 class Runner(asyncio.Runner):  # pyright: ignore[reportGeneralTypeIssues]  # final; it stays an instance of it

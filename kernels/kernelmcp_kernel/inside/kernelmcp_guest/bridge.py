@@ -25,7 +25,7 @@ class Promise(Awaitable[str], Protocol):
 
 
 class Bridge:
-    """The injected functions; each is None until `attach`."""
+    """The injected functions; none is set until `attach`."""
 
     emit: Callable[[str], None]
     write_stream: Callable[[str, str, str], None]

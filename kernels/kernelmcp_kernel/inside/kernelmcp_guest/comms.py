@@ -6,6 +6,7 @@ import comm
 from comm.base_comm import BaseComm, CommManager
 
 from kernelmcp_guest.bridge import send
+from kernelmcp_guest.ipython_shell import GuestShell
 
 
 class GuestComm(BaseComm):
@@ -26,30 +27,27 @@ class GuestComm(BaseComm):
 _manager = CommManager()
 
 
-def _create_comm(*args: Any, **kwargs: Any) -> GuestComm:
-    return GuestComm(*args, **kwargs)
-
-
-def _get_manager() -> CommManager:
-    return _manager
-
-
 def install() -> None:
     """Make `comm.create_comm` (and so ipywidgets) use these comms."""
-    comm.create_comm = _create_comm
-    comm.get_comm_manager = _get_manager
+    comm.create_comm = GuestComm
+    comm.get_comm_manager = lambda: _manager
 
 
-def comm_message(msg_type: str, content: dict[str, Any], metadata: dict[str, Any]) -> None:
-    """Handle one comm message from the frontend."""
+def comm_message(
+    msg_type: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any]
+) -> dict[str, Any]:
+    """comm_open, comm_msg or comm_close from the frontend; `parent` is the message's header."""
+    GuestShell.instance().kernel.parent.set(parent)
     handler = getattr(_manager, msg_type)
     handler(None, None, {"content": content, "metadata": metadata, "buffers": []})
+    return {}
 
 
-def comm_info(target_name: str | None) -> dict[str, dict[str, str]]:
-    """The open comms, for comm_info_request."""
-    return {
-        comm_id: {"target_name": open_comm.target_name}
-        for comm_id, open_comm in _manager.comms.items()
-        if target_name is None or open_comm.target_name == target_name
+def comm_info(target_name: str | None) -> dict[str, Any]:
+    """comm_info_request: the open comms."""
+    found = {
+        comm_id: {"target_name": each.target_name}
+        for comm_id, each in _manager.comms.items()
+        if target_name is None or each.target_name == target_name
     }
+    return {"status": "ok", "comms": found}

@@ -14,8 +14,8 @@ from typing import Any
 
 from kernelmcp_guest import blocking, swallowed_interrupts
 from kernelmcp_guest.bridge import bridge
+from kernelmcp_guest.ipython_shell import GuestShell
 from kernelmcp_guest.running import running
-from kernelmcp_guest.shell import GuestShell
 
 # Frames that the handlers need at the recursion limit, including the watch on the interrupt that they raise.
 _ROOM_FRAMES = 50

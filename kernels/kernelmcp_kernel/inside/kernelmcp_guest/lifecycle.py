@@ -11,8 +11,8 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from collections.abc import Awaitable
+from typing import Any
 
 from IPython.core import page, payloadpage
 
@@ -22,6 +22,7 @@ from kernelmcp_guest import (
     advice,
     blocking,
     comms,
+    hibernation,
     interrupts,
     magics,
     memory,
@@ -30,16 +31,15 @@ from kernelmcp_guest import (
     operations,
     packages,
     signals,
-    xhr,
 )
-from kernelmcp_guest.bridge import Promise, bridge
+from kernelmcp_guest.bridge import Bridge, bridge
+from kernelmcp_guest.ipython_shell import GuestShell
+from kernelmcp_guest.out_stream import OutStream
 from kernelmcp_guest.packages import missing_imports, shims
 from kernelmcp_guest.plots import figure_size
 from kernelmcp_guest.programs import commands, processes
 from kernelmcp_guest.servers import finder
-from kernelmcp_guest.shell import GuestShell
-from kernelmcp_guest.shown import summaries, tables
-from kernelmcp_guest.streams import OutStream
+from kernelmcp_guest.shown import for_views, summaries, tables
 
 # Modules that most sessions eventually import: in the image they take no time at start.
 WARM_MODULES = (
@@ -68,6 +68,7 @@ def _make_shell() -> GuestShell:
     magics.install(shell)
     summaries.install(shell)
     tables.install(shell)
+    for_views.install(shell)
     shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
     return shell
 
@@ -97,14 +98,14 @@ async def build(points: str, modules: str) -> None:
     blocking.install()
     comms.install()
     figure_size.install()
+    hibernation.install()
     nesting.install()
     network.install()
     processes.install()
     shims.install()
     signals.install()
-    xhr.install()
     sys.pycache_prefix = packages.BYTECODE
-    for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata", "kernelmcp_guest.servers.calls"):
+    for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata", "kernelmcp_guest.servers.pending_calls"):
         __import__(name)
     packages.add_packages(points)
     shell = _make_shell()
@@ -141,26 +142,23 @@ async def build(points: str, modules: str) -> None:
     memory.release()
     gc.collect()
     memory.hold()
+    # A full collection writes to every object that it looks at: to nearly all pages of the image. It skips these.
+    gc.freeze()
 
 
-def attach(
-    emit: Callable[[str], None],
-    write_stream: Callable[[str, str, str], None],
-    flush_streams: Callable[[], None],
-    ask: Callable[[str, str], Promise],
-    nap: Callable[[float], bool],
-    heard: Callable[[], None],
-    was_interrupted: Callable[[], bool],
-    interrupt_again: Callable[[bool], None],
-    leave: Callable[[int], NoReturn],
-    draw_chart: Callable[[str], str],
-) -> None:
-    """Connect a restored shell to its host."""
-    bridge.emit, bridge.write_stream, bridge.flush_streams = emit, write_stream, flush_streams
-    bridge.ask, bridge.nap, bridge.exit, bridge.draw_chart = ask, nap, leave, draw_chart
-    bridge.heard, bridge.was_interrupted, bridge.interrupt_again = heard, was_interrupted, interrupt_again
+def attach(host: Any, folder: str, how_to_see_more: str, needed_by: str, continues: bool = False) -> None:
+    """Connect a restored shell to its host, an object that has the functions of `Bridge`.
+
+    `folder`: access to the notebook's folder ("private", "read", "write"; empty: there is no notebook). `needed_by`:
+    companions of packages, as JSON. `continues`: the heap is that of a saved session, which has the rest already.
+    """
+    vars(bridge).update({name: getattr(host, name) for name in Bridge.__annotations__})
+    advice.notebook_folder, advice.how_to_see_more = folder, how_to_see_more
+    missing_imports.note_companions(needed_by)
+    if continues:
+        return
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
-    random.seed()  # every guest starts from the same heap: without this, all would draw the same numbers
+    reseed()
     signal.signal(signal.SIGINT, interrupts.on_interrupt_signal)
     signal.signal(signal.SIGUSR1, interrupts.on_stuck_signal)
     signal.signal(signal.SIGUSR2, interrupts.on_background_signal)
@@ -172,9 +170,11 @@ def attach(
     loop._system_exit_handler = lambda code: None
 
 
-def begin_in(folder: str, how_to_see_more: str) -> None:
-    """Set the access to the notebook's folder ("private", "read", "write"; empty: there is no notebook)."""
-    advice.notebook_folder, advice.how_to_see_more = folder, how_to_see_more
+def reseed() -> None:
+    """Seed the global random generators: otherwise all guests that start from one heap would draw the same numbers."""
+    random.seed()
+    if numpy_random := sys.modules.get("numpy.random"):
+        numpy_random.seed()
 
 
 def set_environment(text: str) -> None:

@@ -18,6 +18,7 @@ from kernelmcp_guest.programs import lines
 _ALIASES = {"ls": "ls -F", "ll": "ls -F -l", "lf": "ls -F -l | grep ^-", "ldir": "ls -F -l | grep /$"}
 
 _NO_EDITOR = "there is no editor in the sandbox: write the file with %%writefile, and run it with %run"
+_ALONE = "it must be the cell's only line, and without an indent"
 _NO_STORE = "variables are kept as long as the session, and in no database: write what is to last to a file"
 
 
@@ -41,6 +42,8 @@ def install(shell: Any) -> None:
     for name in ("edit", "ed"):
         register(_refuse(_NO_EDITOR), "line", name)
     register(_refuse(_NO_STORE), "line", "store")
+    for name in ("checkpoint", "restore"):  # the kernel process answers cells that are only this
+        register(_refuse(_ALONE), "line", name)
     # As in ipykernel: the prompt of this one ends with an interrupt, the standard library's asks again.
     debugger.Pdb = pdb.Pdb = debugger.InterruptiblePdb
     pdb.set_trace = debugger.set_trace

@@ -4,6 +4,7 @@ It is part of the boot image, where its pages are zero: it takes none of the mac
 cell uses up the reserve as well, not even `del` works in the guest, and it ends.
 """
 
+import gc
 import sys
 import traceback
 
@@ -17,15 +18,21 @@ _LEAST_BYTES = 1024 * 1024
 _TOO_LARGE = "cannot fit 'int' into an index-sized integer"
 
 _reserve: list[bytearray] = []
+# Holds something from a MemoryError until there is a reserve again.
+_ran_out: set[str] = set()
 
 
 def hold() -> None:
     """Allocate the reserve, if there is enough memory."""
-    if not _reserve:
-        try:
-            _reserve.append(bytearray(RESERVE_BYTES))
-        except MemoryError:
-            return  # the little that is left must suffice
+    if _reserve:
+        return
+    if _ran_out:
+        gc.collect()  # Python keeps some freed objects for reuse: each may lie in the middle of the memory that is free
+    try:
+        _reserve.append(bytearray(RESERVE_BYTES))
+    except MemoryError:
+        return  # the little that is left must suffice
+    _ran_out.clear()
 
 
 def release() -> None:
@@ -44,9 +51,11 @@ def usable() -> bool:
 
 
 def forget(error: BaseException) -> None:
-    """Free the objects in the frames of a MemoryError: usually the one that was too large."""
+    """Free the objects in the frames of a MemoryError, usually the one that was too large, and the frames."""
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = sys.last_traceback = None
+        _ran_out.add("since the last reserve")
 
 
 def as_memory_error(error: BaseException | None) -> MemoryError | None:

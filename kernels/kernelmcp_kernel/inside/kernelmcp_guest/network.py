@@ -1,8 +1,10 @@
 """HTTP requests by the kernel process: `fetch`, and through it `http.client`, `urllib.request` and their users.
 
 Users of JavaScript's `fetch` (pyodide.http.pyfetch, urllib3 and so requests) need nothing here: host/fetch.mjs also
-turns that into a host call.
+turns that into a host call. `pyodide.http.open_url` and `pyodide.http.pyxhr` get the browser's `XMLHttpRequest`.
 """
+
+# ruff: noqa: N802, N815  (names of XMLHttpRequest are JavaScript's)
 
 # http.client is patched at places that its type stubs do not declare.
 # pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
@@ -10,7 +12,10 @@ turns that into a host call.
 import base64
 import http.client
 import io
+import json
 from typing import Any
+
+from pyodide.ffi import JsException
 
 from kernelmcp_guest import blocking
 
@@ -103,3 +108,53 @@ def install() -> None:
     http.client.HTTPConnection.connect = _connect
     http.client.HTTPSConnection.connect = _connect_tls
     http.client.HTTPConnection._send_output = _send_whole
+
+
+class XMLHttpRequest:
+    """The part of the browser's class that pyodide.http uses; synchronous only."""
+
+    status, statusText, responseURL = 0, "", ""
+    responseType, timeout, withCredentials = "", 0, False
+    response: Any = None
+
+    @classmethod
+    def new(cls) -> "XMLHttpRequest":
+        return cls()
+
+    def open(
+        self, method: str, url: str, is_async: bool = True, user: str | None = None, password: str | None = None
+    ) -> None:
+        if is_async:
+            raise NotImplementedError("use fetch (pyodide.http.pyfetch) for requests that do not block")
+        self._method, self._url, self._headers = method, url, list[tuple[str, str]]()
+        if user is not None:
+            pair = base64.b64encode(f"{user}:{password or ''}".encode()).decode("ascii")
+            self._headers.append(("Authorization", f"Basic {pair}"))
+
+    def overrideMimeType(self, mime: str) -> None:
+        """Does nothing: bodies are UTF-8 here, or bytes."""
+
+    def setRequestHeader(self, name: str, value: str) -> None:
+        self._headers.append((name, value))
+
+    def send(self, body: str | bytes | None = None) -> None:
+        raw = body.encode() if isinstance(body, str) else bytes(body or b"")
+        answer = fetch(self._method, self._url, self._headers, raw, timeout=self.timeout / 1000 or None)
+        self.status, self.statusText, self.responseURL = answer["status"], answer["reason"], answer["url"]
+        self._answered = answer["headers"]
+        self.responseText = answer["body"].decode("utf-8", "replace")
+        kinds = {"arraybuffer": lambda: answer["body"], "json": lambda: json.loads(answer["body"])}
+        self.response = kinds.get(self.responseType, lambda: self.responseText)()
+
+    def getAllResponseHeaders(self) -> str:
+        return "".join(f"{name}: {value}\r\n" for name, value in self._answered)
+
+    def getResponseHeader(self, name: str) -> str | None:
+        found = [value for key, value in self._answered if key == name.lower()]
+        return ", ".join(found) or None
+
+
+def provide_xhr(module: Any) -> None:
+    """Give a module of Pyodide's the names that it expects in browsers. They cannot be set before: they hold JavaScript
+    objects, which the boot image must not contain."""
+    vars(module).update(XMLHttpRequest=XMLHttpRequest, JsException=JsException)

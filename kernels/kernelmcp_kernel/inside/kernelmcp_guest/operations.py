@@ -22,11 +22,11 @@ from IPython.utils.tokenutil import token_at_cursor
 
 from kernelmcp_guest import comms, memory, swallowed_interrupts
 from kernelmcp_guest.bridge import bridge, request_id, send
-from kernelmcp_guest.execution import context, execute
+from kernelmcp_guest.execute_cell import context, execute
 from kernelmcp_guest.interrupts import begin
+from kernelmcp_guest.ipython_shell import GuestShell, encode_bundle
 from kernelmcp_guest.programs.run import run_program
 from kernelmcp_guest.running import running
-from kernelmcp_guest.shell import GuestShell, encode_bundle
 
 # The exit status that tells the kernel process the reason (guests/death.py). It then starts another guest.
 EXIT_OUT_OF_MEMORY = 71
@@ -70,27 +70,13 @@ def is_complete(code: str) -> dict[str, Any]:
     return {"status": status, "indent": " " * (indent or 0)} if status == "incomplete" else {"status": status}
 
 
-def comm_message(
-    msg_type: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any]
-) -> dict[str, Any]:
-    """comm_open, comm_msg or comm_close from the frontend; `parent` is the message's header."""
-    GuestShell.instance().kernel.parent.set(parent)
-    comms.comm_message(msg_type, content, metadata)
-    return {}
-
-
-def comm_info(target_name: str | None) -> dict[str, Any]:
-    """comm_info_request."""
-    return {"status": "ok", "comms": comms.comm_info(target_name)}
-
-
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "execute": execute,
     "complete": complete,
     "inspect": inspect,
     "is_complete": is_complete,
-    "comm_message": comm_message,
-    "comm_info": comm_info,
+    "comm_message": comms.comm_message,
+    "comm_info": comms.comm_info,
     "run_program": run_program,
 }
 

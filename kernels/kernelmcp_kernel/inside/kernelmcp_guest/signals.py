@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from kernelmcp_guest import interrupts
 from kernelmcp_guest.blocking import host_call
-from kernelmcp_guest.programs.surroundings import running_programs
+from kernelmcp_guest.programs.interpreter_state import running_programs
 
 _UNCATCHABLE = (signal.SIGKILL, signal.SIGSTOP)
 _IGNORED = (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)

@@ -15,6 +15,7 @@ from kernelmcp_guest.bridge import bridge
 
 # A tool id without a predefined meaning (https://docs.python.org/3/library/sys.monitoring.html).
 _TOOL = 4
+_monitoring: Any = vars(sys)["monitoring"]  # the type checker reads this as Python 3.11, which has none
 
 
 class _Interrupt:
@@ -32,9 +33,9 @@ _interrupt = _Interrupt()
 
 def raise_watched() -> NoReturn:
     """Raise KeyboardInterrupt out of a signal handler, and watch whether it arrives."""
-    monitoring = _begin()
-    monitoring.register_callback(_TOOL, monitoring.events.RAISE, _on_raise)
-    monitoring.set_events(_TOOL, monitoring.events.RAISE)
+    _begin()
+    _monitoring.register_callback(_TOOL, _monitoring.events.RAISE, _on_raise)
+    _monitoring.set_events(_TOOL, _monitoring.events.RAISE)
     raise KeyboardInterrupt
 
 
@@ -42,20 +43,18 @@ def raise_in(frame: FrameType | None) -> None:
     """Raise a swallowed interrupt in this frame when it continues, or where `raise_again` finds it first."""
     if frame is None or _is_ours(frame.f_code):
         return
-    monitoring = _begin()
+    _begin()
     _interrupt.frame = frame
-    for event in (monitoring.events.LINE, monitoring.events.JUMP):
-        monitoring.register_callback(_TOOL, event, _raise_in_frame)
-    monitoring.set_local_events(_TOOL, frame.f_code, monitoring.events.LINE | monitoring.events.JUMP)
+    for event in (_monitoring.events.LINE, _monitoring.events.JUMP):
+        _monitoring.register_callback(_TOOL, event, _raise_in_frame)
+    _monitoring.set_local_events(_TOOL, frame.f_code, _monitoring.events.LINE | _monitoring.events.JUMP)
 
 
-def _begin() -> Any:
-    monitoring = vars(sys)["monitoring"]
-    if monitoring.get_tool(_TOOL) is None:
-        monitoring.use_tool_id(_TOOL, "kernelmcp")
+def _begin() -> None:
+    if _monitoring.get_tool(_TOOL) is None:
+        _monitoring.use_tool_id(_TOOL, "kernelmcp")
     _drop_frame()
     _interrupt.unseen, _interrupt.armed = True, False
-    return monitoring
 
 
 def raise_again() -> None:
@@ -68,11 +67,10 @@ def raise_again() -> None:
     if _interrupt.armed:
         raise_watched()
     _interrupt.armed = True
-    monitoring = vars(sys)["monitoring"]
-    events = monitoring.events
+    events = _monitoring.events
     for event in (events.LINE, events.JUMP, events.PY_START):
-        monitoring.register_callback(_TOOL, event, _raise_here)
-    monitoring.set_events(_TOOL, events.LINE | events.JUMP | events.PY_START)
+        _monitoring.register_callback(_TOOL, event, _raise_here)
+    _monitoring.set_events(_TOOL, events.LINE | events.JUMP | events.PY_START)
 
 
 def take() -> bool:
@@ -100,16 +98,15 @@ def forget() -> None:
 
 def _drop_frame() -> None:
     if _interrupt.frame is not None:
-        vars(sys)["monitoring"].set_local_events(_TOOL, _interrupt.frame.f_code, 0)
+        _monitoring.set_local_events(_TOOL, _interrupt.frame.f_code, 0)
         _interrupt.frame = None
 
 
 def _settle() -> None:
     _drop_frame()
     _interrupt.unseen = _interrupt.armed = False
-    monitoring = vars(sys)["monitoring"]
-    monitoring.set_events(_TOOL, 0)
-    monitoring.free_tool_id(_TOOL)
+    _monitoring.set_events(_TOOL, 0)
+    _monitoring.free_tool_id(_TOOL)
 
 
 def _is_ours(code: CodeType) -> bool:

@@ -102,7 +102,7 @@ class GuestTB(AutoFormattedTB):
             lines = super().structured_traceback(etype, evalue, self._select(etb), tb_offset, context)
             if self._chained > _MAX_CHAINED:
                 lines.insert(1, f"[... errors before these {_MAX_CHAINED + 1} are not shown]\n")
-        self.tb = etb
+        self.tb = None  # `%debug` uses sys.last_traceback then, which goes when memory is short
         hint = advice(evalue)
         return [*lines, f"[kernelmcp] {hint}"] if hint else lines
 

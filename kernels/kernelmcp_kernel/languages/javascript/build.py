@@ -14,9 +14,7 @@ from pathlib import Path
 from kernelmcp_kernel.languages.javascript.bundle import make_bundle, sources
 from kernelmcp_kernel.runtime.npm import npm_ci
 
-# Debugging aids of the packages.
-_PRUNED = ("*.map",)
-_OF_THE_BUILD = ("esbuild", "@esbuild", ".bin")
+_OF_THE_BUILD = ("esbuild-wasm", ".bin")
 
 
 def build_runtime(package_dir: Path, log: Callable[[str], None]) -> bool:
@@ -30,9 +28,8 @@ def build_runtime(package_dir: Path, log: Callable[[str], None]) -> bool:
     log("kernelmcp: fetching QuickJS (npm)")
     with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as scratch:
         made = npm_ci(Path(scratch), folder, development=True)
-        for pattern in _PRUNED:
-            for file in made.rglob(pattern):
-                file.unlink()
+        for file in made.rglob("*.map"):  # debugging aids
+            file.unlink()
         if modules.exists():
             modules.rename(Path(scratch) / "replaced")  # a folder cannot be renamed over a non-empty one
         shutil.move(made, modules)

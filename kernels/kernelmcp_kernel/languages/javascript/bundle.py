@@ -9,21 +9,21 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from kernelmcp_kernel.runtime.identity import FORMAT, digest, node_binary
+from kernelmcp_kernel.runtime.build_identity import FORMAT, digest, node_binary
 from kernelmcp_kernel.runtime.npm import run_program
 
 BUNDLE = "node_modules/kernelmcp-bundle"
 _STAMP = "stamp"
-_MAIN = "main.mjs"
+_MAIN = "javascript_guest.mjs"
 # An `import` of one of these loads all its exports, including file streams: 10 ms.
-_OF_NODE = ("fs", "net", "path", "process")
+_OF_NODE = ("fs", "net", "path", "process", "zlib")
 _WEBASSEMBLY = "@jitl/quickjs-ng-wasmfile-release-sync/dist/emscripten-module.wasm"
 
 
 def make_bundle(folder: Path) -> None:
     """Build the bundle of this language's folder, whose node_modules contain esbuild. Raises BuildError."""
     modules, bundle = folder / "node_modules", folder / BUNDLE
-    program = [node_binary(), modules / "esbuild" / "bin" / "esbuild", folder / _MAIN]
+    program = [node_binary(), modules / "esbuild-wasm" / "bin" / "esbuild", folder / _MAIN]
     options = ["--bundle", "--platform=node", "--format=esm", "--target=node24", "--log-level=warning"]
     options += ["--minify-whitespace", "--minify-syntax"]  # names are kept for tracebacks
     with tempfile.TemporaryDirectory(prefix=".bundle-", dir=modules) as scratch:
@@ -50,6 +50,7 @@ def entry(folder: Path) -> Path:
 def sources(folder: Path) -> str:
     """A digest of the files that the bundle is built from. Takes about a millisecond."""
     package = folder.parents[1]
-    scripts = [*folder.glob("*.mjs"), *(folder / "world").glob("*.js"), *(package / "host").glob("*.mjs")]
+    host = [*(package / "host").glob("*.mjs"), *(package / "host" / "state").glob("*.mjs")]
+    scripts = [*folder.glob("*.mjs"), *(folder / "world").glob("*.js"), *host]
     packages = [folder / "package.json", folder / "package-lock.json"]
     return digest([FORMAT, Path(__file__).read_text("utf-8")], package, [*scripts, *packages])

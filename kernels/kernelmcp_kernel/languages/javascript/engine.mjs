@@ -47,6 +47,24 @@ export class Engine {
     this.end();
   }
 
+  /** Of the memory, up to the last byte that is not zero. */
+  usedBytes() {
+    const words = new Int32Array(this.memory.buffer);
+    let end = words.length;
+    while (end > 0 && words[end - 1] === 0) end -= 1;
+    return 4 * end;
+  }
+
+  /** Make the memory at least as large, at once: Emscripten's second step would be too large near the limit. What this
+   * allocates for it is not freed: a state is put over it. @param {number} bytes @returns {boolean} */
+  grow(bytes) {
+    return this.size >= bytes || (this.allocate(bytes - this.usedBytes()) !== 0 && this.size >= bytes);
+  }
+
+  get size() {
+    return this.memory.buffer.byteLength;
+  }
+
   /** A cell begins. */
   begin() {
     const found = this.allocate(ROOM_BYTES / 2);

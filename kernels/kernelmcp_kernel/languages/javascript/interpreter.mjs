@@ -147,7 +147,7 @@ export class Interpreter {
     try {
       for (;;) {
         this.realm.runJobs();
-        if (this.isEnding) throw interrupted();
+        if (this.isEnding) throw new Thrown({ name: "KeyboardInterrupt", message: "", stack: "" });
         const found = this.realm.settled(value);
         if (found !== undefined) return found;
         if (this.services.isIdle()) throw new Thrown({ name: "Error", message: NEVER, stack: "" });
@@ -167,10 +167,6 @@ export class Interpreter {
     const lines = stack.split("\n").filter((line) => line.trim() && !OURS.test(line));
     return { ename, evalue, traceback: [evalue ? `${ename}: ${evalue}` : ename, ...lines] };
   }
-}
-
-function interrupted() {
-  return new Thrown({ name: "KeyboardInterrupt", message: "", stack: "" });
 }
 
 /** @param {unknown} error @returns {import("./realm.mjs").Fault} */

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kernelmcp_kernel.languages.interface import Language, file_options
-from kernelmcp_kernel.languages.javascript.bundle import entry
+from kernelmcp_kernel.languages.javascript.bundle import entry, sources
+from kernelmcp_kernel.runtime.build_identity import BuildError
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
-from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.runtime.node import node_guest
 from kernelmcp_kernel.runtime.places import HOST
 
@@ -22,17 +22,24 @@ _COMPILED_LATER = "--wasm-tiering-budget=1000000000"
 
 
 class JavaScript(Language):
-    @property
-    def language_info(self) -> dict[str, Any]:
-        return {"mimetype": "text/javascript", "file_extension": ".js", "pygments_lexer": "javascript"}
-
-    @property
-    def host_calls(self) -> frozenset[str]:
-        return frozenset({"fetch", "tools"})
+    language_info: ClassVar[dict[str, Any]] = {
+        "mimetype": "text/javascript",
+        "file_extension": ".js",
+        "pygments_lexer": "javascript",
+    }
+    host_calls = frozenset({"fetch", "tools"})
 
     def prepare(self) -> None:
         if not (ENGINE / "stamp").is_file():
             raise BuildError("QuickJS is missing from this installation: install kernelmcp again")
+
+    @property
+    def image(self) -> str:
+        """A state is all of QuickJS's memory, which fits a guest of the same sources."""
+        return sources(FOLDER)
+
+    def use_image(self, image: str) -> bool:
+        return image == self.image
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
         options = json.dumps(file_options(sandbox))

@@ -1,11 +1,12 @@
-// QuickJS with the world that cells find in it: to evaluate a script, wait for a promise, call what world/kernel.js gives.
+// QuickJS with the world that cells find in it: to evaluate a script, wait for a promise, call what world/entry_points.js gives.
 import fs from "node:fs";
 import { Crossing, outOfMemory } from "./crossing.mjs";
-import { Engine } from "./engine.mjs";
 
 const MAX_STACK_BYTES = 256 * 1024;
 const JOBS_AT_ONCE = 1000;
-const WORLD = ["inspect", "text", "console", "time", "bytes", "buffer", "files", "network", "tools", "modules", "kernel"];
+// Of the context, in which its generator of random numbers is.
+const SEARCHED_BYTES = 1024;
+const WORLD = ["inspect", "format", "console", "time", "bytes", "buffer", "files", "network", "tools", "modules", "entry_points"];
 
 /** @typedef {import("quickjs-emscripten-core").QuickJSHandle} Handle */
 /** @typedef {(...values: any[]) => string | number | boolean | Uint8Array | Promise<string> | void} Service what the host
@@ -21,14 +22,9 @@ export class Thrown extends Error {
 }
 
 export class Realm {
-  /** @param {Record<string, Service>} services @param {() => boolean} isInterrupted asked often while anything runs
+  /** @param {import("./engine.mjs").Engine} engine @param {Record<string, Service>} services
+   * @param {() => boolean} isInterrupted asked often while anything runs
    * @param {() => void} onProgress called when a service's promise has been settled */
-  static async make(services, isInterrupted, onProgress) {
-    return new Realm(await Engine.make(), services, isInterrupted, onProgress);
-  }
-
-  /** @param {Engine} engine @param {Record<string, Service>} services
-   * @param {() => boolean} isInterrupted @param {() => void} onProgress */
   constructor(engine, services, isInterrupted, onProgress) {
     this.engine = engine;
     this.onProgress = onProgress;
@@ -51,24 +47,19 @@ export class Realm {
     return this.#unwrap(this.context.evalCode(text, name, { type: "global", backtraceBarrier: true }));
   }
 
-  /** Call what world/kernel.js has under a name, with strings, numbers and handles; its string.
+  /** Call what world/entry_points.js has under a name, with strings, numbers and handles; its string.
    * @param {string} name @param {(string | number | Handle)[]} values @returns {string} Throws Thrown. */
   call(name, ...values) {
-    const found = this.callForHandle(name, ...values);
+    const method = this.context.getProp(this.kernel, name);
+    const handles = values.map((value) => (typeof value === "object" ? value.dup() : this.crossing.give(value)));
+    const result = this.context.callFunction(method, this.context.undefined, handles);
+    for (const handle of [method, ...handles]) handle.dispose();
+    const found = this.#unwrap(result);
     try {
       return String(this.crossing.take(found) ?? "");
     } finally {
       found.dispose();
     }
-  }
-
-  /** @param {string} name @param {(string | number | Handle)[]} values @returns {Handle} Throws Thrown. */
-  callForHandle(name, ...values) {
-    const method = this.context.getProp(this.kernel, name);
-    const handles = values.map((value) => (typeof value === "object" ? value.dup() : this.crossing.give(value)));
-    const result = this.context.callFunction(method, this.context.undefined, handles);
-    for (const handle of [method, ...handles]) handle.dispose();
-    return this.#unwrap(result);
   }
 
   /** Let everything go on that can. Errors there are nobody's. Once it is interrupted, what runs is ended: each of the
@@ -98,6 +89,27 @@ export class Realm {
     if (state.type === "rejected") state.error.dispose();
     else if (isOne) state.value.dispose();
     return isOne;
+  }
+
+  /** Addresses that Node's side holds: equal in all guests that have started, because each allocates the same. */
+  pins() {
+    const { context, crossing, kernel, outOfMemory, runtime } = this;
+    const parts = { ctx: /** @type {any} */ (context).ctx, rt: /** @type {any} */ (runtime).rt, kernel, outOfMemory };
+    const all = { ...parts, quoted: crossing.quoted, joined: crossing.joined };
+    return Object.fromEntries(Object.entries(all).map(([name, { value }]) => [name, Number(value)]));
+  }
+
+  /** Have Math.random go on with other numbers. QuickJS has no function for it: its generator is what goes from one value to
+   * the next by xorshift, in its context. Throws if it is not there: two sessions would draw the same numbers. */
+  reseed() {
+    const { ctx } = this.pins();
+    const numbers = () => new BigUint64Array(this.engine.memory.buffer, ctx, SEARCHED_BYTES / 8);
+    const before = numbers().slice();
+    this.call("random");
+    const after = numbers();
+    const place = before.findIndex((value, at) => value !== after[at] && nextRandom(value) === after[at]);
+    if (place < 0) throw new Error("QuickJS's random numbers are not where they were");
+    crypto.getRandomValues(after.subarray(place, place + 1));
   }
 
   /** @param {Record<string, Service>} services @returns {Handle} */
@@ -218,4 +230,11 @@ export class Realm {
       return "";
     }
   }
+}
+
+/** xorshift64, as QuickJS has it. @param {bigint} value */
+function nextRandom(value) {
+  let next = value ^ (value >> 12n);
+  next = BigInt.asUintN(64, next ^ (next << 25n));
+  return next ^ (next >> 27n);
 }

@@ -35,6 +35,14 @@ export function makeServices({ ask, files, send, write, fire }) {
     decode: (/** @type {Buffer} */ bytes, /** @type {string} */ encoding) => bytes.toString(known(encoding)),
     display: (/** @type {string} */ text) => send("display_data", { ...parsed(text), transient: {} }),
     cwd: () => files.workingDirectory,
+    path: (/** @type {string} */ name, /** @type {string} */ values) => {
+      if (!Object.hasOwn(path.posix, name)) throw new Error(`there is no path.${name}`);
+      let given = parsed(values);
+      // Node itself is in another folder than the cell.
+      if (name === "resolve") given.unshift(files.workingDirectory);
+      if (name === "relative") given = given.map((/** @type {string} */ each) => path.posix.resolve(files.workingDirectory, each));
+      return JSON.stringify(/** @type {any} */ (path.posix)[name](...given));
+    },
     file: (/** @type {string} */ name, /** @type {string} */ values) =>
       said(() => JSON.stringify({ value: files.call(name, parsed(values)) ?? null }), (error) => ({ error })),
     readFile: (/** @type {string} */ name) => said(() => files.read(name)),

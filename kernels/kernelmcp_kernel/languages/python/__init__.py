@@ -1,1 +1,1 @@
-"""Python: CPython in Pyodide, restored from a boot image by host/main.mjs, with the IPython shell of inside/."""
+"""Python: CPython in Pyodide, started by host/python_guest.mjs from a boot image, with the IPython shell of inside/."""

@@ -5,7 +5,9 @@ It must not know the contents of an image.
     _runtime/pyodide/      from npm, pinned by kernels/package-lock.json
     _runtime/vega/         Vega, which draws charts of altair, from npm, pinned by kernels/vega-lock.json
     _runtime/site/         IPython for the guest, pinned by kernels/requirements-guest.txt
-    _runtime/boot.img      the warmed wasm heap, made by host/build.mjs
+    _runtime/boot.img      the warmed wasm heap, made by host/build_image.mjs
+    _runtime/boot.js       the guest's JavaScript as one script, made by host/build_bundle.mjs
+    _runtime/boot.code     V8's code of that script
     _runtime/stamp.json    the inputs that these were made from
 
 Every step works in its own folder or file, which is then renamed into place: an interrupted step changes nothing.
@@ -23,7 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernelmcp_kernel.runtime.identity import FORMAT, build_id, digest, node_binary, read_stamp
+from kernelmcp_kernel.languages.python.guest_bundle import bundle_of, code_of
+from kernelmcp_kernel.runtime.build_identity import FORMAT, build_id, digest, node_binary, read_stamp
+from kernelmcp_kernel.runtime.node import node_flags
 from kernelmcp_kernel.runtime.npm import npm_ci, npm_files, run_program
 
 _LOCK_FILES = ("package.json", "package-lock.json", "requirements-guest.txt", "vega-lock.json")
@@ -36,6 +40,7 @@ _PYODIDE_FILES = (
     "python_stdlib.zip",
 )
 _GUEST_PYTHON = "3.14"
+_JSPI = "--experimental-wasm-jspi"
 
 # Files that a guest never needs: programs, manual pages, tests.
 _PRUNED_AT_TOP = ("bin", "share")
@@ -59,25 +64,36 @@ def build_runtime(package_dir: Path, log: Log) -> bool:
     stamp = read_stamp(runtime)
     wanted = build_id(package_dir)
     image = runtime / "boot.img"
-    if stamp.get("image") == [wanted, _size(image)]:
+    if stamp.get("image") == [wanted, *map(_size, _made_with(image))]:
         return fetched
     log("kernelmcp: building the boot image")
     build_image(package_dir, image)
-    _write_stamp(runtime, {**stamp, "image": [wanted, _size(image)]})
+    _write_stamp(runtime, {**stamp, "image": [wanted, *map(_size, _made_with(image))]})
     return True
 
 
+def _made_with(image: Path) -> tuple[Path, Path, Path]:
+    bundle = bundle_of(image)
+    return image, bundle, code_of(bundle)
+
+
 def build_image(package_dir: Path, image: Path) -> None:
-    """Boot a new guest, warm it up and save its heap as `image` (about 5 s). Raises BuildError with Node's message."""
+    """Boot a new guest, warm it up and save its heap as `image` (about 5 s), then make the bundle that guests of this
+    image are started with, and V8's code of it (2 s). Raises BuildError with Node's message."""
     image.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = image.with_name(f"{image.name}.{os.getpid()}.building")
-    program = package_dir / "host" / "build.mjs"
-    settings = (package_dir / "_runtime", package_dir / "inside", unfinished, build_id(package_dir))
+    host, runtime, identity = package_dir / "host", package_dir / "_runtime", build_id(package_dir)
+    made = _made_with(image)
+    unfinished = [file.with_name(f"{file.name}.{os.getpid()}.building") for file in made]
     try:
-        run_program("the boot image", [node_binary(), "--experimental-wasm-jspi", program, *settings])
-        os.replace(unfinished, image)
+        settings = (runtime, package_dir / "inside", unfinished[0], identity)
+        run_program("the boot image", [node_binary(), _JSPI, host / "build_image.mjs", *settings])
+        settings = (runtime, unfinished[0], identity, *unfinished[1:], json.dumps(node_flags()))
+        run_program("the guest's bundle", [node_binary(), host / "build_bundle.mjs", *settings])
+        for file, target in zip(unfinished, made, strict=True):
+            os.replace(file, target)
     finally:
-        unfinished.unlink(missing_ok=True)
+        for file in unfinished:
+            file.unlink(missing_ok=True)
 
 
 def _make_packages(package_dir: Path, runtime: Path, log: Log) -> bool:

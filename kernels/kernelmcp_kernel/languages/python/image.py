@@ -1,4 +1,5 @@
-"""Selects the boot image for a guest. The image itself is made and read by host/image.mjs, which checks it.
+"""Selects the boot image for a guest, with its bundle. The image itself is made and read by host/image.mjs, which
+checks it.
 
 The installed image is used if it was built from the installed sources; otherwise one in the user's data directory. An
 image that a guest rejects (stale, damaged) is replaced: in the installation if it is writable, otherwise in the data
@@ -11,8 +12,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmcp_kernel.languages.python.guest_bundle import find_bundle
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, files
-from kernelmcp_kernel.runtime.identity import build_id
+from kernelmcp_kernel.runtime.build_identity import build_id
 from kernelmcp_kernel.runtime.places import PACKAGE, RUNTIME
 from kernelmcp_kernel.settings import data_home
 
@@ -24,17 +26,25 @@ class BootImage:
     path: Path
     build_id: str
     packages: tuple[PreparedPackage, ...] = ()
+    bundle: Path | None = None
+    """The script that starts a guest. None if there is none of the installed sources."""
 
 
 def plain_image() -> BootImage:
     """The image without packages. It may be stale, damaged or missing: then use `rebuild_image`."""
     wanted = build_id(PACKAGE)
     own = _own_image(wanted)
-    return BootImage(own if own.exists() else RUNTIME / "boot.img", wanted)
+    return _plain(own if own.exists() else RUNTIME / "boot.img", wanted)
+
+
+def _plain(path: Path, wanted: str) -> BootImage:
+    return BootImage(path, wanted, bundle=find_bundle(path, wanted))
 
 
 def prepared_image(prepared: Prepared) -> BootImage:
-    return BootImage(prepared.image, prepared.build_id, tuple(prepared.with_needs(prepared.in_image)))
+    """The image with packages. Its guests run the same JavaScript as those of the plain one."""
+    packages = tuple(prepared.with_needs(prepared.in_image))
+    return BootImage(prepared.image, prepared.build_id, packages, plain_image().bundle)
 
 
 def rebuild_image(bad: BootImage) -> BootImage:
@@ -50,9 +60,9 @@ def rebuild_image(bad: BootImage) -> BootImage:
     if os.access(RUNTIME, os.W_OK):
         own.unlink(missing_ok=True)  # otherwise it would be preferred
         build_image(PACKAGE, installed)
-        return BootImage(installed, wanted)
+        return _plain(installed, wanted)
     build_image(PACKAGE, own)
-    return BootImage(own, wanted)
+    return _plain(own, wanted)
 
 
 def _own_image(wanted: str) -> Path:

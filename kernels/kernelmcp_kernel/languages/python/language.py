@@ -7,15 +7,16 @@ import logging
 import os
 import subprocess
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 from kernelmcp_kernel.languages.interface import Language, file_options
 from kernelmcp_kernel.languages.python import companions
+from kernelmcp_kernel.languages.python.guest_bundle import code_of
 from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prepared_image, rebuild_image
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared, is_asked_for
+from kernelmcp_kernel.runtime.build_identity import BuildError, node_binary
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
-from kernelmcp_kernel.runtime.identity import BuildError, node_binary
 from kernelmcp_kernel.runtime.node import node_guest
 from kernelmcp_kernel.runtime.places import HOST, RUNTIME, open_package_cache, packages_root
 from kernelmcp_kernel.settings import settings
@@ -29,23 +30,18 @@ EXIT_BAD_IMAGE = 65
 class Python(Language):
     """Guests that are restored from a boot image."""
 
+    language_info: ClassVar[dict[str, Any]] = {
+        "mimetype": "text/x-python",
+        "file_extension": ".py",
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "pygments_lexer": "ipython3",
+        "nbconvert_exporter": "python",
+    }
+    host_calls = frozenset({"input", "install", "fetch", "kill", "run_command", "ran_program", "tools"})
+
     def __init__(self) -> None:
         self._image: BootImage | None = None
         self._only_plain = False  # no guest starts with the image of the packages
-
-    @property
-    def language_info(self) -> dict[str, Any]:
-        return {
-            "mimetype": "text/x-python",
-            "file_extension": ".py",
-            "codemirror_mode": {"name": "ipython", "version": 3},
-            "pygments_lexer": "ipython3",
-            "nbconvert_exporter": "python",
-        }
-
-    @property
-    def host_calls(self) -> frozenset[str]:
-        return frozenset({"input", "install", "fetch", "kill", "run_command", "ran_program", "tools"})
 
     def prepare(self) -> None:
         _check_node()
@@ -67,8 +63,11 @@ class Python(Language):
             "keep_globals": settings().keep_globals,
             "keep_imports": False,
         }
-        readable = (RUNTIME, HOST, packages_root() / "unpacked", packages_root() / "bytecode", image.path)
-        return node_guest(HOST / "main.mjs", [json.dumps(mounts)], sandbox, readable)
+        script, bundle = HOST / "python_guest.mjs", ()
+        if image.bundle:
+            script, bundle = HOST / "start_guest.cjs", (image.bundle, code_of(image.bundle))
+        readable = (RUNTIME, HOST, packages_root() / "unpacked", packages_root() / "bytecode", image.path, *bundle)
+        return node_guest(script, [*map(str, bundle), json.dumps(mounts)], sandbox, readable)
 
     def mounts(self) -> list[dict[str, str]]:
         return [package.mount() for package in self.packages]
@@ -86,6 +85,19 @@ class Python(Language):
             return True
         self._image = prepared_image(prepared)
         return False
+
+    @property
+    def image(self) -> str | None:
+        return self._image.build_id if self._image else None
+
+    def use_image(self, image: str) -> bool:
+        if image == self.image:
+            return True
+        prepared = _usable()
+        found = [plain_image(), *([prepared_image(prepared)] if prepared else [])]
+        chosen = next((each for each in found if each.build_id == image), None)
+        self._image = chosen or self._image
+        return chosen is not None
 
     def mend(self, exit_code: int) -> None:
         if exit_code == EXIT_BAD_IMAGE and self._image:

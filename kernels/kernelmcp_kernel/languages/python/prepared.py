@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelmcp_kernel.runtime.identity import build_id
+from kernelmcp_kernel.runtime.build_identity import build_id
 from kernelmcp_kernel.runtime.places import PACKAGE
 from kernelmcp_kernel.settings import data_home, settings
 

@@ -9,19 +9,19 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kernelmcp_kernel.languages.interface import Language, file_options
+from kernelmcp_kernel.runtime.build_identity import BuildError
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
-from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.runtime.places import RUNTIME
-from kernelmcp_kernel.sandbox.confine import layers
+from kernelmcp_kernel.sandbox.confined_process import layers
 from kernelmcp_kernel.sandbox.elf import linked_files
 from kernelmcp_kernel.settings import settings
 
 FOLDER = Path(__file__).parent
-PROGRAM = FOLDER / "main.py"
+PROGRAM = FOLDER / "shell_guest.py"
 INSIDE = FOLDER / "kernelmcp_shell"
 
 # Private memory, MiB. It starts with 20; bashkit holds a whole file several times over while it works on it, and the
@@ -29,12 +29,6 @@ INSIDE = FOLDER / "kernelmcp_shell"
 _MEMORY_MB = 768
 # Added to the policy's memory limit, so that a small limit leaves room for the largest pipe.
 _LEAST_MEMORY_MB = 128
-
-
-@cache
-def interpreter() -> Path:
-    """The installed Python, not a virtual environment's, which would look for its pyvenv.cfg."""
-    return Path(os.path.realpath(sys.executable))
 
 
 @cache
@@ -60,21 +54,16 @@ def readable() -> tuple[Path, ...]:
     found = (importlib.util.find_spec(name) for name in ("zlib", "_bz2", "_lzma"))
     native += [Path(spec.origin) for spec in found if spec and spec.origin and spec.has_location]
     linked = [Path(path) for file in native for path in linked_files(file)]
-    return (*map(_real, folders), *linked)
-
-
-def _real(path: Path) -> Path:
-    return path.resolve()
+    return (*(folder.resolve() for folder in folders), *linked)
 
 
 class Shell(Language):
-    @property
-    def language_info(self) -> dict[str, Any]:
-        return {"mimetype": "text/x-sh", "file_extension": ".sh", "pygments_lexer": "bash"}
-
-    @property
-    def host_calls(self) -> frozenset[str]:
-        return frozenset({"fetch", "run_program", "tools"})
+    language_info: ClassVar[dict[str, Any]] = {
+        "mimetype": "text/x-sh",
+        "file_extension": ".sh",
+        "pygments_lexer": "bash",
+    }
+    host_calls = frozenset({"fetch", "run_program", "tools"})
 
     def prepare(self) -> None:
         # bashkit is native code: unlike in other guests, no WebAssembly separates it from the system.
@@ -88,7 +77,8 @@ class Shell(Language):
     def launch(self, sandbox: SandboxDirectory) -> Launch:
         options = {"library": str(library().parent), "system": _system(), **file_options(sandbox)}
         flags = ["-I", "-S", "-B", "-X", "utf8"]
-        program = [str(interpreter()), *flags, str(PROGRAM.resolve()), json.dumps(options)]
+        # The installed Python, not a virtual environment's, which would look for its pyvenv.cfg.
+        program = [os.path.realpath(sys.executable), *flags, str(PROGRAM.resolve()), json.dumps(options)]
         memory_mb = min(_MEMORY_MB, settings().memory_mb + _LEAST_MEMORY_MB)
         return Launch(program, readable(), memory_mb, memory_mb)
 

@@ -1,1 +1,1 @@
-"""Why pip failed: described in pip's process (`in_pip`), and worded in the kernel's (`reasons`)."""
+"""Why pip failed: described in pip's process (`failure_report`), and worded in the kernel's (`reasons`)."""

@@ -1,4 +1,4 @@
-"""Words why pip failed, from the description that `in_pip` writes."""
+"""Words why pip failed, from the description that `failure_report` writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from kernelmcp_kernel.packages.distribution import guest_markers
-from kernelmcp_kernel.packages.errors import (
+from kernelmcp_kernel.packages.from_pip import line, read, table, tables, texts
+from kernelmcp_kernel.packages.index.answers import Failure
+from kernelmcp_kernel.packages.package_errors import (
     ANOTHER_SESSION,
     PackageConflict,
     PackageError,
@@ -27,10 +29,8 @@ from kernelmcp_kernel.packages.errors import (
     no_wheel,
     unwritable,
 )
-from kernelmcp_kernel.packages.from_pip import line, read, table, tables, texts
-from kernelmcp_kernel.packages.index.answers import Failure
 
-_FAILURE = "failure.json"  # same as in `in_pip`
+_FAILURE = "failure.json"  # same as in `failure_report`
 # An absolute path; a URL has no space or quote before its slashes.
 _PATH = re.compile(r"(?<![^\s'\"(=])(?:file://)?/[^\s'\":,)]+")
 # Maximum lengths of quoted text.

@@ -1,2 +1,2 @@
-"""The answers of package sources: observed in pip's process (`watch`), worded in the kernel's (`answers`), and
-remembered for sources that do not answer at all (`silent`)."""
+"""The answers of package sources: observed in pip's process (`index_watch`), worded and remembered in the kernel's
+(`answers`)."""

@@ -1,29 +1,38 @@
-"""The answers of package sources during one installation: reads the results of `watch`, and words them.
+"""The answers of package sources during one installation: reads the results of `index_watch`, words them, and remembers
+sources that do not answer at all.
 
 `pip_run` uses it; it must not know what is installed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from packaging.utils import canonicalize_name
 
-from kernelmcp_kernel.packages.errors import PackageUnreachable
 from kernelmcp_kernel.packages.from_pip import read, table, texts
-from kernelmcp_kernel.packages.index.silent import SilentHosts
+from kernelmcp_kernel.packages.package_errors import PackageUnreachable
+from kernelmcp_kernel.packages.store import check_own, replace_file
 
 # The slowest index that answers takes half of this; a failed installation takes at most ten seconds altogether.
 _ANSWER_SECONDS = 5.0
 # For a host that gave no answer a few minutes ago.
 _BRIEF_SECONDS = 1.5
-_RULES, _SEEN = "watch.json", "answers.json"  # same as in `watch`
+_RULES, _SEEN = "watch.json", "answers.json"  # same as in `index_watch`
 _MAX_HOST_CHARS = 100
+# Of hosts that gave no answer.
+REMEMBERED_SECONDS = 300.0
+_MAX_SILENT_HOSTS = 20
+_MAX_SILENT_BYTES = 16_384
+_HOST = re.compile(r"[a-z0-9.:\[\]_-]{1,255}")
 # A newly taken name looks like this; the packages that people mean are older, and have more releases.
 _YOUNG_DAYS = 90
 _FEW_RELEASES = 1
@@ -31,7 +40,7 @@ _ASK_OPERATOR = "The server's operator can"
 
 
 class Failure(NamedTuple):
-    """A host that did not say whether it has a package, with the reason: an HTTP status, or one of `watch`'s words."""
+    """A host that did not say whether it has a package, with the reason: an HTTP status or a word of `index_watch`."""
 
     host: str
     why: str
@@ -73,11 +82,43 @@ def _sentence(host: str, why: str) -> str:
     )
 
 
-class IndexAnswers:
-    """The answers of one installation. `hosts`: None if nothing is remembered."""
+class SilentHosts:
+    """Hosts that recently gave no answer: KERNELMCP_HOME/packages/silent.json, shared by all kernels of a user.
 
-    def __init__(self, hosts: SilentHosts | None) -> None:
-        self._hosts = hosts
+    Without it, each run of pip would wait for them again. They are still asked, but with a short timeout: a host that
+    answers again is noticed at once. This data can be deleted at any time. Blocking.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._file = root / "silent.json"
+
+    def read(self) -> dict[str, float]:
+        """The time when each host last failed to answer (Unix time)."""
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+            with self._file.open("rb") as stream:
+                check_own(os.fstat(stream.fileno()))
+                found: dict[str, float] = json.loads(stream.read(_MAX_SILENT_BYTES))
+            now = time.time()
+            return {host: float(at) for host, at in found.items() if 0 <= now - float(at) < REMEMBERED_SECONDS}
+        return {}
+
+    def note(self, silent: Iterable[str], answered: Iterable[str]) -> None:
+        """Add the silent hosts, remove those that answered. Does nothing if the cache cannot be written."""
+        had, answered, now = self.read(), set(answered), time.time()
+        found = {**had, **{host: now for host in silent if _HOST.fullmatch(host)}}
+        found = {host: at for host, at in found.items() if host not in answered}
+        if found == had:
+            return
+        newest = sorted(found, key=lambda host: -found[host])[:_MAX_SILENT_HOSTS]
+        with contextlib.suppress(OSError):
+            replace_file(self._file, json.dumps({host: found[host] for host in newest}), self._file.parent / "tmp")
+
+
+class IndexAnswers:
+    """The answers of one installation. `root`: the package cache."""
+
+    def __init__(self, root: Path) -> None:
+        self._hosts = SilentHosts(root)
         self._silent: set[str] = set()
         self.complete = True
         """True if every index has said for each requested package whether it has it."""
@@ -88,14 +129,14 @@ class IndexAnswers:
     def write(self, run: Path) -> str:
         """Write the rules for one run of pip into its folder; return the file's path. Blocking."""
         file = run / _RULES
-        brief = sorted(set(self._hosts.read() if self._hosts else ()) - self._silent)
+        brief = sorted(set(self._hosts.read()) - self._silent)
         rules = {"seconds": _ANSWER_SECONDS, "brief_seconds": _BRIEF_SECONDS, "brief": brief}
         file.write_text(json.dumps({**rules, "never": sorted(self._silent)}), "utf-8")
         return str(file)
 
     def was_silent(self, host: str) -> bool:
         """Return whether the host gave no answer a few minutes ago, or to this installation. Blocking."""
-        return host in self._silent or (self._hosts is not None and host in self._hosts.read())
+        return host in self._silent or host in self._hosts.read()
 
     def read(self, run: Path) -> None:
         """Record the observations of a run of pip. Blocking."""
@@ -105,8 +146,7 @@ class IndexAnswers:
         self.failed = _failures(seen.get("failed"))
         self._releases = _releases(seen.get("releases"))
         self.complete = self.complete and not self.failed
-        if self._hosts:
-            self._hosts.note(silent, texts(seen.get("answered")))
+        self._hosts.note(silent, texts(seen.get("answered")))
 
     def doubts(self, names: Iterable[str]) -> list[str]:
         """Warnings about packages (names) that are new on an index, or have only one release there."""
@@ -134,7 +174,7 @@ def _releases(found: Any) -> dict[str, tuple[int, datetime]]:
     """The number of versions of each name, and the first upload time; omits names for which no index reports them."""
     releases: dict[str, tuple[int, datetime]] = {}
     for name, told in table(found).items():
-        with suppress(TypeError, ValueError, OverflowError, OSError):
+        with contextlib.suppress(TypeError, ValueError, OverflowError, OSError):
             count, first = told
             releases[name] = int(count), datetime.fromtimestamp(float(first), UTC)
     return releases

@@ -16,7 +16,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from kernelmcp_kernel.packages.errors import PackageError
+from kernelmcp_kernel.packages.package_errors import PackageError
 from kernelmcp_kernel.packages.store import metadata_file
 from kernelmcp_kernel.packages.unpack import unpack
 

@@ -5,7 +5,7 @@ Each change copies everything: users of rpds keep few items at a time.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, Self
 
 __all__ = ["HashTrieMap", "HashTrieSet", "List", "Queue"]
@@ -20,25 +20,16 @@ class HashTrieMap(Mapping[Any, Any]):
         self._all: dict[Any, Any] = dict(value._all if isinstance(value, HashTrieMap) else value, **more)
 
     @classmethod
-    def _of(cls, found: dict[Any, Any]) -> Self:
-        new = cls.__new__(cls)
-        new._all = found
-        return new
-
-    @classmethod
     def convert(cls, value: Any) -> Self:
         """Return the value itself if it already has this type."""
         return value if isinstance(value, cls) else cls(value)
 
     @classmethod
     def fromkeys(cls, keys: Iterable[Any], value: Any = None) -> Self:
-        return cls._of(dict.fromkeys(keys, value))
+        return cls(dict.fromkeys(keys, value))
 
     def __getitem__(self, key: Any) -> Any:
         return self._all[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._all
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._all)
@@ -58,23 +49,14 @@ class HashTrieMap(Mapping[Any, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (dict(self._all),)
 
-    def keys(self) -> KeysView[Any]:
-        return self._all.keys()
-
-    def values(self) -> ValuesView[Any]:
-        return self._all.values()
-
-    def items(self) -> ItemsView[Any, Any]:
-        return self._all.items()
-
     def insert(self, key: Any, val: Any) -> Self:
-        return self._of({**self._all, key: val})
+        return type(self)({**self._all, key: val})
 
     def remove(self, key: Any) -> Self:
         """Return a mapping without a key. Raises KeyError if it is missing."""
         found = dict(self._all)
         del found[key]
-        return self._of(found)
+        return type(self)(found)
 
     def discard(self, key: Any) -> Self:
         return self.remove(key) if key in self._all else self
@@ -83,20 +65,14 @@ class HashTrieMap(Mapping[Any, Any]):
         found = dict(self._all)
         for other in others:
             found.update(other)
-        found.update(more)
-        return self._of(found)
+        return type(self)(found, **more)
 
 
-class HashTrieSet:
-    """An immutable set."""
+class _Collection:
+    """Values in an immutable container of Python's."""
 
     __slots__ = ("_all",)
-
-    def __init__(self, value: Iterable[Any] = ()) -> None:
-        self._all: frozenset[Any] = frozenset(value)
-
-    def __contains__(self, value: object) -> bool:
-        return value in self._all
+    _all: Any
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._all)
@@ -104,30 +80,27 @@ class HashTrieSet:
     def __len__(self) -> int:
         return len(self._all)
 
-    def __eq__(self, other: object) -> bool:
-        return self._all == _set_of(other) if isinstance(other, (HashTrieSet, set, frozenset)) else NotImplemented
-
-    def __lt__(self, other: Iterable[Any]) -> bool:
-        return self._all < _set_of(other)
-
-    def __le__(self, other: Iterable[Any]) -> bool:
-        return self._all <= _set_of(other)
-
-    def __gt__(self, other: Iterable[Any]) -> bool:
-        return self._all > _set_of(other)
-
-    def __ge__(self, other: Iterable[Any]) -> bool:
-        return self._all >= _set_of(other)
-
     def __hash__(self) -> int:
         return hash(self._all)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (list(self._all),)
+
+
+class HashTrieSet(_Collection, Set[Any]):
+    """An immutable set."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Iterable[Any] = ()) -> None:
+        self._all: frozenset[Any] = frozenset(value)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._all
 
     def __repr__(self) -> str:
         inner = ", ".join(map(repr, self._all))
         return f"HashTrieSet({{{inner}}})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (list(self._all),)
 
     def insert(self, value: Any) -> Self:
         return type(self)(self._all | {value})
@@ -136,7 +109,7 @@ class HashTrieSet:
         """Return a set without a value. Raises KeyError if it is missing."""
         if value not in self._all:
             raise KeyError(value)
-        return type(self)(self._all - {value})
+        return self.discard(value)
 
     def discard(self, value: Any) -> Self:
         return type(self)(self._all - {value})
@@ -145,7 +118,7 @@ class HashTrieSet:
         return type(self)(self._all.union(*others))
 
     def union(self, other: Iterable[Any]) -> Self:
-        return type(self)(self._all.union(other))
+        return self.update(other)
 
     def intersection(self, other: Iterable[Any]) -> Self:
         return type(self)(self._all.intersection(other))
@@ -156,44 +129,22 @@ class HashTrieSet:
     def symmetric_difference(self, other: Iterable[Any]) -> Self:
         return type(self)(self._all.symmetric_difference(other))
 
-    __or__, __and__, __sub__, __xor__ = union, intersection, difference, symmetric_difference
 
-
-def _set_of(other: Any) -> frozenset[Any]:
-    return frozenset(other)
-
-
-class _Sequence:
+class _Sequence(_Collection):
     """Values in order."""
 
-    __slots__ = ("_all",)
+    __slots__ = ()
 
     def __init__(self, value: Any = (), *more: Any) -> None:
         self._all: tuple[Any, ...] = (value, *more) if more else tuple(value)
 
-    @classmethod
-    def _of(cls, found: tuple[Any, ...]) -> Self:
-        new = cls.__new__(cls)
-        new._all = found
-        return new
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
     def __eq__(self, other: object) -> bool:
         return self._all == other._all if isinstance(other, type(self)) else NotImplemented
 
-    def __hash__(self) -> int:
-        return hash(self._all)
+    __hash__ = _Collection.__hash__
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self._all)!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (list(self._all),)
 
 
 class List(_Sequence):
@@ -209,18 +160,18 @@ class List(_Sequence):
 
     @property
     def rest(self) -> Self:
-        return self._of(self._all[1:])
+        return type(self)(self._all[1:])
 
     def push_front(self, other: Any) -> Self:
-        return self._of((other, *self._all))
+        return type(self)((other, *self._all))
 
     def drop_first(self) -> Self:
         if not self._all:
             raise IndexError("empty list has no first element")
-        return self._of(self._all[1:])
+        return self.rest
 
     def __reversed__(self) -> Self:
-        return self._of(self._all[::-1])
+        return type(self)(self._all[::-1])
 
 
 class Queue(_Sequence):
@@ -237,9 +188,9 @@ class Queue(_Sequence):
         return self._all[0]
 
     def enqueue(self, value: Any) -> Self:
-        return self._of((*self._all, value))
+        return type(self)((*self._all, value))
 
     def dequeue(self) -> Self:
         if not self._all:
             raise IndexError("dequeued an empty queue")
-        return self._of(self._all[1:])
+        return type(self)(self._all[1:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import zipfile
@@ -70,8 +69,7 @@ def _wheel(name: str, version: str) -> bytes:
         f"{info}/METADATA": metadata.encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    lines = [f"{path},sha256={_digest(data)},{len(data)}\n" for path, data in files.items()]
-    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD")).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path, data in files.items():
@@ -83,7 +81,3 @@ def _modules(name: str) -> dict[str, bytes]:
     """The source of a module, or of a package's modules, by path in a wheel."""
     found = sorted((_FOLDER / name).glob("*.py")) or [_FOLDER / f"{name}.py"]
     return {file.relative_to(_FOLDER).as_posix(): file.read_bytes() for file in found}
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

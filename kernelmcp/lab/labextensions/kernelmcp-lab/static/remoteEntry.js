@@ -1,6 +1,7 @@
 /**
  * JupyterLab's part of kernelmcp: a dialog for each question of a cell (input(), getpass(), whether a tool may be called),
- * widgets in the model's own cells, and outputs that pass Lab's sanitizer whoever ran their cell.
+ * widgets in the model's own cells, a button that goes back to a cell, and outputs that pass Lab's sanitizer whoever ran
+ * their cell.
  *
  * Written as webpack's module federation would build it, so that there is nothing to build: Lab gives `init` the modules
  * that it shares, and `get` returns the plugin. Prompts are a guest's: they are shown as text and never as markup.
@@ -260,6 +261,46 @@
     }
   }
 
+  /**
+   * A button in the toolbar of a session's cell (schemas/kernelmcp-lab/go-back.json): it adds and runs a cell
+   * `%restore cell-N`, after which variables and files are as they were after that one.
+   * @param {any} app @param {any} tracker of notebooks
+   */
+  async function offerToGoBack(app, tracker) {
+    const { Dialog, showDialog } = await load('@jupyterlab/apputils');
+    const { NotebookActions } = await load('@jupyterlab/notebook');
+    const { undoIcon } = await load('@jupyterlab/ui-components');
+    /** @returns {number} the active cell's, if it is one of a session; otherwise 0 */
+    const executionCount = () => {
+      const model = tracker.activeCell?.model;
+      return (model?.getMetadata('kernelmcp') && model.executionCount) || 0;
+    };
+    app.commands.addCommand('kernelmcp:go-back', {
+      label: 'Go back to this cell',
+      caption: 'Variables and files as they were after this cell',
+      icon: undoIcon,
+      isVisible: () => executionCount() > 0,
+      describedBy: { args: { type: 'object', properties: {} } },
+      execute: async () => {
+        const count = executionCount();
+        const { content: notebook, sessionContext } = tracker.currentWidget;
+        const { button } = await showDialog({
+          title: `Go back to cell [${count}]?`,
+          body: 'Variables and files will be as they were after it. What has happened since is lost.',
+          buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: 'Go back' })]
+        });
+        if (!button.accept) {
+          return;
+        }
+        notebook.activeCellIndex = notebook.widgets.length - 1;
+        NotebookActions.insertBelow(notebook);
+        notebook.activeCell.model.sharedModel.setSource(`%restore cell-${count}`);
+        await NotebookActions.run(notebook, sessionContext);
+      }
+    });
+    tracker.activeCellChanged.connect(() => app.commands.notifyCommandChanged('kernelmcp:go-back'));
+  }
+
   async function askQuestions() {
     const { ServerConnection } = await load('@jupyterlab/services');
     const { URLExt } = await load('@jupyterlab/coreutils');
@@ -330,6 +371,13 @@
         autoStart: true,
         requires: [INotebookTracker],
         activate: (/** @type {any} */ app, /** @type {any} */ tracker) => showWidgets(tracker)
+      },
+      {
+        id: `${NAME}:go-back`,
+        description: 'Goes back to how a session was after one of its cells.',
+        autoStart: true,
+        requires: [INotebookTracker],
+        activate: (/** @type {any} */ app, /** @type {any} */ tracker) => offerToGoBack(app, tracker)
       },
       {
         id: `${NAME}:sanitizer`,

@@ -1,5 +1,5 @@
 """Shims for packages that start threads and here wait for the only event loop instead, for figures, and for packages
-that import optional dependencies which may be missing (`packages/standins/without.py`).
+that import optional dependencies which may be missing (`packages/standins/known_packages.py`).
 
 All shims are in this table; each is applied when its module has been imported. They must be honest: a thread's work is
 done, in order, by the only thread; nothing pretends to run in parallel.
@@ -20,6 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from kernelmcp_guest import network
 from kernelmcp_guest.packages import integers, missing_imports
 from kernelmcp_guest.plots import animations, cell_figures, fonts, without_screen
 from kernelmcp_guest.shown import figures
@@ -171,6 +172,11 @@ class _ScipyWhenUsed:
         return self._is_missing
 
 
+def _bars_without_monitor(module: Any) -> None:
+    """tqdm's thread for bars that are drawn too rarely: that it cannot start would be said below the first bar."""
+    module.tqdm.monitor_interval = 0
+
+
 def _scipy_for_densities(module: Any) -> None:
     """seaborn checks for scipy when it is imported, and draws densities by its own method without it."""
     if not module._no_scipy:
@@ -212,12 +218,15 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
     "seaborn._stats.density": _scipy_for_densities,
     "seaborn.matrix": _scipy_for_clusters,
     "sqlalchemy.util.concurrency": _greenlet_when_used,
+    "tqdm.std": _bars_without_monitor,
     "altair.vegalite.v5.api": figures.show_altair,
     "altair.vegalite.v6.api": figures.show_altair,
     "bokeh.io.output": figures.load_nothing,
     "bokeh.io.showing": figures.show_bokeh,
     "bokeh.models.layouts": figures.show_bokeh_results,
     "plotly.io._renderers": figures.show_plotly,
+    "pyodide.http": network.provide_xhr,
+    "pyodide.http.pyxhr": network.provide_xhr,
 }
 
 

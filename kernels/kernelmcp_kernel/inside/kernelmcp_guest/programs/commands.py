@@ -16,10 +16,10 @@ from pyodide.ffi import can_run_sync
 from kernelmcp_guest.absent import no_processes
 from kernelmcp_guest.blocking import host_call
 from kernelmcp_guest.bridge import bridge
+from kernelmcp_guest.out_stream import OutStream
 from kernelmcp_guest.programs.command_line import is_program, simple_program
+from kernelmcp_guest.programs.interpreter_state import running_programs
 from kernelmcp_guest.programs.run import Finished, run, run_captured, run_for_shell
-from kernelmcp_guest.programs.surroundings import running_programs
-from kernelmcp_guest.streams import OutStream
 
 # The guest's initial variables: the shell has its own.
 _given: dict[str, str] = {}

@@ -12,10 +12,10 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from kernelmcp_guest.absent import NO_SHELL
+from kernelmcp_guest.out_stream import OutStream
 from kernelmcp_guest.packages import pip_commands
 from kernelmcp_guest.programs.commands import NoShell, run_command
 from kernelmcp_guest.programs.run import EXIT_INTERRUPTED, Finished
-from kernelmcp_guest.streams import OutStream
 
 _NO_RAISE = "--no-raise-error"
 

@@ -1,6 +1,7 @@
 """subprocess, os.system and os.popen, whose commands finish before the call returns.
 
-A process started with Popen has ended before code can check: its output is available as a file.
+A process started with Popen has ended before code can check: its output is available as a file. With stdin=PIPE, the
+command begins when its input is complete.
 """
 
 # Parts of the standard library are replaced at places that their type stubs do not declare.
@@ -18,9 +19,8 @@ from typing import IO, Any, NoReturn, cast
 from kernelmcp_guest.absent import no_processes
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.programs.commands import NoShell, own_streams, run_command
-from kernelmcp_guest.programs.pipes import PipeInput, PipeOutput, PipeTextInput
+from kernelmcp_guest.programs.interpreter_state import running_programs
 from kernelmcp_guest.programs.run import Finished
-from kernelmcp_guest.programs.surroundings import running_programs
 
 _NOT_FOUND = 127
 _PIECE = 65_536
@@ -73,7 +73,7 @@ class Process(subprocess.Popen[Any]):
         self._time = _timeout.get()
         self._finished: Finished | None = None
         self._waiting = stdin == subprocess.PIPE
-        self.stdin = self._wrapped(PipeInput(self._begin), PipeTextInput) if self._waiting else None
+        self.stdin = self._wrapped(_PipeInput(self._begin), _PipeTextInput) if self._waiting else None
         self.stdout = self._output(lambda: self._end().stdout) if stdout == subprocess.PIPE else None
         self.stderr = self._output(lambda: self._end().stderr) if stderr == subprocess.PIPE else None
         if not self._waiting:
@@ -83,7 +83,7 @@ class Process(subprocess.Popen[Any]):
         return kind(raw, self.encoding, self.errors, write_through=True) if self.text_mode else raw
 
     def _output(self, ended: Callable[[], bytes]) -> IO[Any]:
-        return self._wrapped(io.BufferedReader(PipeOutput(ended)))
+        return self._wrapped(io.BufferedReader(_PipeOutput(ended)))
 
     def _begin(self, data: bytes | None) -> None:
         """Run the command; its output is in place when this returns."""
@@ -171,6 +171,44 @@ class Process(subprocess.Popen[Any]):
 
     def __del__(self, *_: object) -> None:
         """Does nothing: there is no process to wait for."""
+
+
+class _PipeInput(io.BytesIO):
+    """stdin=PIPE: the command begins when all input is written."""
+
+    def __init__(self, begin: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._begin: Callable[[bytes], None] | None = begin
+
+    def close(self) -> None:
+        begin, self._begin = self._begin, None
+        data = b"" if self.closed else self.getvalue()
+        super().close()
+        if begin is not None:
+            begin(data)
+
+    def __del__(self) -> None:
+        """A command that nobody waits for is not started."""
+
+
+class _PipeTextInput(io.TextIOWrapper):
+    def __del__(self) -> None:
+        """Same as above."""
+
+
+class _PipeOutput(io.RawIOBase):
+    """stdout=PIPE: the command's output, once it has ended."""
+
+    def __init__(self, ended: Callable[[], bytes]) -> None:
+        self._ended = ended
+        self._data: io.BytesIO | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        self._data = self._data or io.BytesIO(self._ended())
+        return self._data.readinto(buffer)
 
 
 def _command(args: Any, shell: bool) -> str | list[str]:

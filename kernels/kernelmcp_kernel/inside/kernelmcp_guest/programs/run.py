@@ -20,8 +20,8 @@ from typing import Any, TextIO
 from kernelmcp_guest import advice, memory
 from kernelmcp_guest.packages import PackageError, missing_imports, pip_commands
 from kernelmcp_guest.programs.command_line import Program, parse
+from kernelmcp_guest.programs.interpreter_state import Streams, World, put_back, running_programs
 from kernelmcp_guest.programs.output import Output, OutputStream, input_stream
-from kernelmcp_guest.programs.surroundings import Streams, World, put_back, running_programs
 
 # A program that runs itself ends at this depth, before the stack does.
 MAX_NESTED = 5

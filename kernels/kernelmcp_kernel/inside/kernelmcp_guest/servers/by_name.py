@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kernelmcp_guest.servers import calls, offered, search
-from kernelmcp_guest.servers.errors import ServerUnavailable, ToolError
+from kernelmcp_guest.servers import pending_calls, search, servers_index
+from kernelmcp_guest.servers.results import ServerUnavailable, ToolError
 
 # Code within an expression, which belongs to the enclosing function.
 _WITHIN = ("<genexpr>", "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>")
@@ -18,7 +18,7 @@ def call_mcp_tool(name: str, arguments: dict[str, Any] | None = None, **more: An
     In a coroutine, or in a cell that awaits, await the call; elsewhere it waits and returns the result.
     """
     server, tool = _find(name)
-    call = calls.call_async if _is_awaiting() else calls.call
+    call = pending_calls.call_async if _is_awaiting() else pending_calls.call
     return call(server, tool, {**(arguments or {}), **more})
 
 
@@ -31,16 +31,16 @@ def _is_awaiting() -> bool:
 
 def _find(wanted: str) -> tuple[str, str]:
     """The server's and the tool's own names."""
-    servers = offered.current()
+    servers = servers_index.current()
     if servers is None:
-        raise ServerUnavailable(offered.NO_OFFER)
-    known = offered.made()
+        raise ServerUnavailable(servers_index.NO_OFFER)
+    known = servers_index.made()
     if (found := known.get(f"name {wanted}")) is None:
         found = known[f"name {wanted}"] = _only_one(wanted, servers)
     return found
 
 
-def _only_one(wanted: str, servers: dict[str, offered.Server]) -> tuple[str, str]:
+def _only_one(wanted: str, servers: dict[str, servers_index.Server]) -> tuple[str, str]:
     found = _matching(wanted, servers, str) or _matching(wanted, servers, _folded)
     if len(found) == 1:
         return next(iter(found.values()))
@@ -51,11 +51,11 @@ def _only_one(wanted: str, servers: dict[str, offered.Server]) -> tuple[str, str
             raise ServerUnavailable(f"{server} has no tools now: {content['about']}")
     names = [name.removeprefix("servers.") for name in search.suggestions(wanted)]
     hint = f"perhaps {', '.join(names)}" if names else 'servers.search("words") finds tools'
-    raise ToolError("; ".join([f"there is no tool {wanted!r}: {hint}", *offered.note()]))
+    raise ToolError("; ".join([f"there is no tool {wanted!r}: {hint}", *servers_index.note()]))
 
 
 def _matching(
-    wanted: str, servers: dict[str, offered.Server], spelled: Callable[[str], str]
+    wanted: str, servers: dict[str, servers_index.Server], spelled: Callable[[str], str]
 ) -> dict[str, tuple[str, str]]:
     """The tools that a name may mean, by import name; two names are equal if `spelled` maps them to the same text."""
     found: dict[str, tuple[str, str]] = {}

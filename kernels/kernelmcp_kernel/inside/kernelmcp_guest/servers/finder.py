@@ -14,20 +14,20 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from kernelmcp_guest.servers import errors, offered, results, search, skills
+from kernelmcp_guest.servers import results, search, servers_index, session_skills
 from kernelmcp_guest.servers.by_name import call_mcp_tool
-from kernelmcp_guest.servers.offered import NO_OFFER, ROOT
+from kernelmcp_guest.servers.servers_index import NO_OFFER, ROOT
 
 NAME = "servers"
 SKILLS = "skills"
 # Functions that `servers` has besides the servers.
 OWN: dict[str, Any] = {
-    **errors.KINDS,
+    **results.KINDS,
     "Blob": results.Blob,
     "Text": results.Text,
     "callMCPTool": call_mcp_tool,
     "search": search.search,
-    "test_skills": skills.run_tests,
+    "test_skills": session_skills.run_tests,
 }
 
 
@@ -73,7 +73,7 @@ class Loader:
 
 def function(name: str) -> Any:
     """The function of the tool `servers.SERVER.TOOL`."""
-    made = offered.made()
+    made = servers_index.made()
     if name not in made:
         path = _path(name)
         with open(path, encoding="utf-8") as file:
@@ -93,7 +93,7 @@ class Offered:
             return _skill(name) if len(rest) < 2 else None
         if first != NAME or len(rest) > 2:
             return None
-        servers = offered.current()
+        servers = servers_index.current()
         if not rest:
             return _spec(name, is_package=True) if servers is not None else None
         if not isinstance(sys.modules.get(NAME), Package):
@@ -106,7 +106,7 @@ class Offered:
 # Errors for missing modules: a package of that name on an index is something else.
 _NOTHING = {
     NAME: NO_OFFER,
-    SKILLS: f"there are no skills: one is {skills.OWN}/NAME.py, with a docstring and test_* functions",
+    SKILLS: f"there are no skills: one is {session_skills.OWN}/NAME.py, with a docstring and test_* functions",
 }
 
 
@@ -142,7 +142,7 @@ def _path(name: str) -> str:
 
 
 def _names(package: str) -> Sequence[str]:
-    servers = offered.current() or {}
+    servers = servers_index.current() or {}
     if package == NAME:
         return list(servers)
     server = servers.get(package.partition(".")[2])
@@ -150,12 +150,12 @@ def _names(package: str) -> Sequence[str]:
 
 
 def _missing(package: str, name: str) -> str:
-    if offered.current() is None:
+    if servers_index.current() is None:
         return NO_OFFER
     if package == NAME:
         there = ", ".join(_names(NAME)) or "none"
         return f"there is no MCP server {name!r} among those that are offered: {there}"
-    server = (offered.current() or {}).get(package.partition(".")[2])
+    server = (servers_index.current() or {}).get(package.partition(".")[2])
     if server is not None and not server["tools"]:
         return f"{package} has no tools now: {server['about']}"
     hints = search.suggestions(f"{package.partition('.')[2]} {name}")
@@ -177,10 +177,10 @@ def _documentation(name: str) -> str | None:
 
 def _skill(name: str) -> ModuleSpec | None:
     """`skills`, in both folders; `skills.NAME`, from the current file."""
-    folders = skills.folders()
+    folders = session_skills.folders()
     if name == SKILLS:
-        users = PathFinder.find_spec(name, [*sys.path, os.path.dirname(skills.OWN)])
-        is_ours = users is None or users.loader is None or users.origin == f"{skills.OWN}/__init__.py"
+        users = PathFinder.find_spec(name, [*sys.path, os.path.dirname(session_skills.OWN)])
+        is_ours = users is None or users.loader is None or users.origin == f"{session_skills.OWN}/__init__.py"
         if not folders or not is_ours:
             return None
         spec = users if users is not None and users.origin else ModuleSpec(name, None, is_package=True)
@@ -188,7 +188,7 @@ def _skill(name: str) -> ModuleSpec | None:
         return spec
     package = sys.modules.get(SKILLS)
     imported = set(getattr(package, "__path__", ()))
-    if package is None or not imported or not imported <= {skills.OWN, skills.PROMOTED}:
+    if package is None or not imported or not imported <= {session_skills.OWN, session_skills.PROMOTED}:
         return None  # a user's own module
     package.__path__ = folders  # one of them may be newer than the package's import
     path = next((path for folder in folders if os.path.isfile(path := f"{folder}/{name.partition('.')[2]}.py")), None)

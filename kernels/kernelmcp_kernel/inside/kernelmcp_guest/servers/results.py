@@ -1,14 +1,54 @@
-"""The return value of a tool call, converted from an MCP result."""
+"""The outcome of a tool call: its value, converted from an MCP result, or an exception.
+
+Each exception is a ToolError, and the built-in exception for that kind of failure.
+"""
 
 import base64
 import json
 import os
 from typing import Any
 
-from kernelmcp_guest.servers.errors import ToolError
-
 # Image types that are text in a bundle; other images are bytes.
 _TEXT_PICTURES = ("image/svg+xml",)
+
+
+class ToolError(Exception):
+    """The tool returned an error, or could not be called. The text is the tool's own, or says what to do."""
+
+
+class ToolDenied(ToolError, PermissionError):
+    """The server owner's policy, or the user who was asked, denied the call."""
+
+
+class ToolTimeout(ToolError, TimeoutError):
+    """The tool did not answer in time. It may still have done its work."""
+
+
+class ServerUnavailable(ToolError, ConnectionError):
+    """The MCP server is not running, or ended during the call."""
+
+
+class LimitExceeded(ToolError):
+    """Too many calls, or too much data in one."""
+
+
+KINDS: dict[str, type[ToolError]] = {
+    kind.__name__: kind for kind in (ToolError, ToolDenied, ToolTimeout, ServerUnavailable, LimitExceeded)
+}
+
+
+def error_of(reply: dict[str, str]) -> ToolError:
+    """The exception of a reply's {kind, message}."""
+    return KINDS.get(reply["kind"], ToolError)(reply["message"])
+
+
+class Lines(str):
+    """Lines of text; the repr is the text itself."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class Text(str):

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelmcp_guest.servers import offered, skills
+from kernelmcp_guest.servers import servers_index, session_skills
+from kernelmcp_guest.servers.results import Lines
 
 _LINE_CHARS = 112
 _MIN_DESCRIPTION_CHARS = 30
@@ -35,15 +36,6 @@ _IN_NAME, _IN_SERVER, _IN_DESCRIPTION = 4.0, 2.0, 1.0
 _BEGINNING, _SYNONYM = 0.5, 0.4
 
 
-class Found(str):
-    """Result lines; the repr is the text itself."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
 @dataclass
 class _Entry:
     name: str
@@ -68,7 +60,7 @@ def _singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
-def search(text: str = "", limit: int = 8) -> Found:
+def search(text: str = "", limit: int = 8) -> Lines:
     """Find the tools (and skills) that best match a few words; one line each: call, result and description."""
     entries = list(_entries())
     wanted = list(dict.fromkeys(word for word in words(text) if word not in _EMPTY))
@@ -78,8 +70,8 @@ def search(text: str = "", limit: int = 8) -> Found:
     lines = [line for score, _, line in scored if score <= least][:limit]
     if not lines:
         head = [f"nothing fits {text!r}; there are:"] if wanted else []
-        return Found("\n".join([*head, *overview()]))
-    return Found("\n".join([f"{len(lines)} of {len(entries)}:", *lines, *offered.note()]))
+        return Lines("\n".join([*head, *overview()]))
+    return Lines("\n".join([f"{len(lines)} of {len(entries)}:", *lines, *servers_index.note()]))
 
 
 def suggestions(text: str, limit: int = 3) -> list[str]:
@@ -91,12 +83,12 @@ def suggestions(text: str, limit: int = 3) -> list[str]:
 
 
 def _entries() -> Iterable[_Entry]:
-    for server, content in (offered.current() or {}).items():
+    for server, content in (servers_index.current() or {}).items():
         for name, (original, brief, result, about) in content["tools"].items():
             shown = f"servers.{server}.{brief}{f' -> {result}' if result else ''}"
             weights = _weights((about, _IN_DESCRIPTION), (server, _IN_SERVER), (f"{original} {name}", _IN_NAME))
             yield _Entry(f"servers.{server}.{name}", shown, about, weights)
-    for skill in skills.found():
+    for skill in session_skills.found():
         about = f"skill: {skill.about}"
         weights = _weights((about, _IN_DESCRIPTION), (skill.name, _IN_NAME))
         yield _Entry(f"skills.{skill.name}", f"from skills import {skill.name}", about, weights)
@@ -134,11 +126,11 @@ def _worth(wanted: str, entry: _Entry, rarity: dict[str, float]) -> float:
 
 
 def overview() -> list[str]:
-    servers = offered.current() or {}
+    servers = servers_index.current() or {}
     lines = [
         f"servers.{name}: {len(server['tools'])} tools{f'  # {about}' if (about := server['about']) else ''}"
         for name, server in servers.items()
-        if name not in offered.connecting()
+        if name not in servers_index.connecting()
     ]
-    names = [skill.name for skill in skills.found()]
-    return [*lines, *([f"skills: {', '.join(names)}"] if names else []), *offered.note()]
+    names = [skill.name for skill in session_skills.found()]
+    return [*lines, *([f"skills: {', '.join(names)}"] if names else []), *servers_index.note()]

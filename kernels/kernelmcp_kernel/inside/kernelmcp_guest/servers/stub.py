@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernelmcp_guest.servers import calls
+from kernelmcp_guest.servers import pending_calls
 
 Function = Callable[..., Any]
 
@@ -45,10 +45,10 @@ def tool(server: str, name: str, renamed: Mapping[str, str] | None = None) -> Ca
             return {keys.get(key, key): value for key, value in {**bound, **others}.items() if value is not ...}
 
         def function(*args: Any, **given: Any) -> Any:
-            return calls.call(server, name, arguments(args, given))
+            return pending_calls.call(server, name, arguments(args, given))
 
         def aio(*args: Any, **given: Any) -> Any:
-            return calls.call_async(server, name, arguments(args, given))
+            return pending_calls.call_async(server, name, arguments(args, given))
 
         doc = f"{inspect.getdoc(stub)}\n\nThe MCP server {server!r} says this of its tool {name!r}."
         for each, title in ((function, stub.__name__), (aio, f"{stub.__name__}.aio")):

@@ -1,4 +1,4 @@
-"""Draws a chart (chart.py) with matplotlib, as a PNG."""
+"""Draws a chart (chart_model.py) with matplotlib, as a PNG: its marks, axes and legend."""
 
 # The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -12,8 +12,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from kernelmcp_guest.shown.chart import (
+from kernelmcp_guest.shown.chart_model import (
     Area,
+    Axis,
     Bars,
     BoxPlot,
     Chart,
@@ -27,7 +28,6 @@ from kernelmcp_guest.shown.chart import (
     Rules,
     Texts,
 )
-from kernelmcp_guest.shown.surroundings import MAX_NAME_CHARS, draw_axis, draw_legend, edges, size_of
 
 _DPI = 100
 MAX_POINTS, MAX_SHAPES = 100_000, 2_000
@@ -35,6 +35,12 @@ _COLORED = (Line, Points, Area, Histogram, Bars)
 # Mark types that are a single matplotlib object, whatever their size.
 _CHEAP = (Line, Points, Area, Grid, Histogram)
 _MAX_BINS = 2_000
+_INCHES = (7.0, 4.5)
+_MAX_INCHES_HIGH, _INCHES_A_NAME = 9.0, 0.2
+# Maximum size of a picture, including the text around its axes.
+_MAX_INCHES = 16.0
+_MAX_TICKS, _MAX_TICK_CHARS, _MAX_NAME_CHARS = 30, 80, 40
+_MAX_IN_LEGEND = 20
 
 
 def picture(chart: Chart) -> str:
@@ -63,7 +69,7 @@ def _check(chart: Chart) -> None:
 
 
 def _drawn(chart: Chart) -> str:
-    drawn: Any = import_module("matplotlib.figure").Figure(figsize=size_of(chart), dpi=_DPI)
+    drawn: Any = import_module("matplotlib.figure").Figure(figsize=_size_of(chart), dpi=_DPI)
     axes: Any = drawn.add_subplot()
     for number, mark in enumerate(chart.marks):
         if mark.color is None and isinstance(mark, _COLORED):
@@ -71,12 +77,69 @@ def _drawn(chart: Chart) -> str:
         _DRAWN[type(mark)](axes, mark, chart)
     axes.set_title(chart.title, parse_math=False)
     for side, axis, across in (("x", chart.x, False), ("y", chart.y, True)):
-        draw_axis(axes, side, axis, across=across)
+        _draw_axis(axes, side, axis, across=across)
     if chart.legend:
-        draw_legend(axes, chart)
+        _draw_legend(axes, chart)
     target = io.BytesIO()
-    drawn.savefig(target, format="png", dpi=_DPI, bbox_inches=edges(drawn))
+    drawn.savefig(target, format="png", dpi=_DPI, bbox_inches=_edges(drawn))
     return b64encode(target.getvalue()).decode()
+
+
+def _size_of(chart: Chart) -> tuple[float, float]:
+    """Size in inches, without the text around the axes."""
+    names = min(len(chart.y.categories or ()), 2 * _MAX_TICKS)
+    return _INCHES[0], max(_INCHES[1], min(_MAX_INCHES_HIGH, names * _INCHES_A_NAME))
+
+
+def _edges(drawn: Any) -> Any:
+    """The edges of everything drawn, except parts far outside."""
+    around = drawn.get_tightbbox().padded(0.1)
+    wide, high = ((_MAX_INCHES - size) / 2 for size in drawn.get_size_inches())
+    box = import_module("matplotlib.transforms").Bbox
+    return box.intersection(around, box.from_bounds(-wide, -high, _MAX_INCHES, _MAX_INCHES))
+
+
+def _draw_axis(axes: Any, side: str, axis: Axis, *, across: bool) -> None:
+    getattr(axes, f"set_{side}label")(axis.title, parse_math=False)
+    drawn = getattr(axes, f"{side}axis")
+    if axis.categories is not None:
+        names = [name[:_MAX_NAME_CHARS] for name in axis.categories]
+        every = max(1, -(-len(names) // (_MAX_TICKS * (2 if across else 1))))
+        rotation = 45 if not across and sum(map(len, names[::every])) > _MAX_TICK_CHARS else 0
+        aligned = {"ha": "right", "rotation_mode": "anchor"} if rotation else {}
+        drawn.set_ticks(range(0, len(names), every), names[::every], rotation=rotation, parse_math=False, **aligned)
+    elif axis.dates:
+        getattr(axes, f"{side}axis_date")()
+        dates = import_module("matplotlib.dates")
+        locator = dates.AutoDateLocator(maxticks=8)
+        drawn.set_major_locator(locator)
+        drawn.set_major_formatter(dates.ConciseDateFormatter(locator))
+    if axis.log:
+        getattr(axes, f"set_{side}scale")("log")
+    low, high = axis.limits
+    if low is not None or high is not None:
+        getattr(axes, f"set_{side}lim")(low, high)
+    if axis.reversed:
+        drawn.set_inverted(True)
+
+
+def _draw_legend(axes: Any, chart: Chart) -> None:
+    """Draw the legend beside the picture, where it covers nothing."""
+    handles, names = axes.get_legend_handles_labels()
+    first: dict[str, Any] = {}
+    for handle, name in zip(handles, names, strict=True):
+        first.setdefault(name.removeprefix(" "), handle)
+    if not first:
+        return
+    shown = list(first)[:_MAX_IN_LEGEND]
+    more = f" (the first {_MAX_IN_LEGEND} of {len(first)})" if len(shown) < len(first) else ""
+    beside = 1.2 if len(axes.figure.axes) > 1 else 1.01
+    handles = [first[name] for name in shown]
+    named = [name[:_MAX_NAME_CHARS] for name in shown]
+    legend = axes.legend(handles, named, title=chart.legend_title + more or None, loc="upper left",
+                         bbox_to_anchor=(beside, 1.0))  # fmt: skip
+    for written in (legend.get_title(), *legend.get_texts()):
+        written.set_parse_math(False)
 
 
 def color(value: Any) -> str | None:
@@ -108,12 +171,8 @@ def _scale_of_colors(axes: Any, values: list[float], title: str) -> Any:
     high = max((value for value in values if not math.isnan(value)), default=1.0)
     scale = import_module("matplotlib.cm").ScalarMappable(import_module("matplotlib.colors").Normalize(low, high))
     scale.set_array(values)
-    _name_scale(axes.figure.colorbar(scale, ax=axes), title)
+    axes.figure.colorbar(scale, ax=axes).ax.set_ylabel(title, parse_math=False)
     return scale
-
-
-def _name_scale(bar: Any, title: str) -> None:
-    bar.ax.set_ylabel(title, parse_math=False)
 
 
 def _bars(axes: Any, mark: Bars, chart: Chart) -> None:
@@ -171,13 +230,13 @@ def _box_plot(axes: Any, mark: BoxPlot, _: Chart) -> None:
 
 def _grid(axes: Any, mark: Grid, chart: Chart) -> None:
     image = axes.imshow(mark.rows, aspect="auto", origin="lower", interpolation="nearest")
-    _name_scale(axes.figure.colorbar(image), chart.values_title)
+    axes.figure.colorbar(image).ax.set_ylabel(chart.values_title, parse_math=False)
 
 
 def _pie(axes: Any, mark: Pie, _: Chart) -> None:
     colors = mark.color if isinstance(mark.color, list) else None
     shape = {"width": 1 - mark.hole} if mark.hole else None
-    labels = [label[:MAX_NAME_CHARS] for label in mark.labels]
+    labels = [label[:_MAX_NAME_CHARS] for label in mark.labels]
     axes.pie(mark.shares, labels=labels, autopct="%.1f%%", colors=colors, wedgeprops=shape, startangle=90,
              counterclock=False, textprops={"parse_math": False})  # fmt: skip
 
@@ -192,7 +251,7 @@ def _texts(axes: Any, mark: Texts, _: Chart) -> None:
     one = mark.color if isinstance(mark.color, str) else "black"
     for x, y, written in zip(mark.x, mark.y, mark.texts, strict=True):
         axes.annotate(
-            written[:MAX_NAME_CHARS], (x, y), xytext=(0.0, 8.0), textcoords="offset points", ha="center",
+            written[:_MAX_NAME_CHARS], (x, y), xytext=(0.0, 8.0), textcoords="offset points", ha="center",
             va="center", color=one, fontsize=8, parse_math=False, annotation_clip=False,
         )  # fmt: skip
     axes.update_datalim(list(zip(mark.x, mark.y, strict=True)))

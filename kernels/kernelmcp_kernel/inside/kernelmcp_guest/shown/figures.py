@@ -18,13 +18,14 @@ from typing import Any
 from IPython.core import display_functions
 
 from kernelmcp_guest.packages import missing_imports
-from kernelmcp_guest.shown import drawing, plotly_reader, vega
-from kernelmcp_guest.shown.chart import Described, NotDrawn, text
+from kernelmcp_guest.shown import drawing, for_views, plotly_reader, vega
+from kernelmcp_guest.shown.chart_model import Described, NotDrawn, text
 
 Bundle = dict[str, Any]
 
 publish: Callable[[Bundle], None] = vars(display_functions)["publish_display_data"]
 
+_PLOTLY = "application/vnd.plotly.v1+json"
 _BOKEH_HEIGHT, _BOKEH_MARGIN = 600, 30
 # A message that exceeds the server's limit is dropped as a whole, including line and picture.
 _MAX_FORM_BYTES = 8 * 1024 * 1024
@@ -37,7 +38,8 @@ def show_plotly(renderers: Any) -> None:
         if isinstance(fig, dict):
             fig = import_module("plotly.graph_objects").Figure(fig)
         html = fig.to_html(include_plotlyjs="cdn")
-        publish(_shown({"text/html": html}, fig, plotly_reader.describe, _drawn_by_matplotlib))
+        shown = _shown({"text/html": html}, fig, plotly_reader.describe, _drawn_by_matplotlib)
+        publish(shown | for_views.chart(_PLOTLY, lambda: json.loads(fig.to_json())))
 
     renderers.show = show
 
@@ -55,7 +57,7 @@ def show_altair(api: Any) -> None:
         found = api.renderers.get()(spec)
         data, *metadata = found if isinstance(found, tuple) else (found,)
         if isinstance(data, dict):
-            data = _shown(data, spec, vega.describe, _drawn_by_vega)
+            data = _shown(data, spec, vega.describe, _drawn_by_vega) | for_views.chart(_vega_lite(spec), lambda: spec)
         return (data, *metadata) if metadata else data
 
     def save(chart: Any, fp: Any, format: str | None = None, *args: Any, **options: Any) -> None:  # noqa: A002  # its name
@@ -70,6 +72,12 @@ def show_altair(api: Any) -> None:
         return None
 
     api.TopLevelMixin._repr_mimebundle_, api.TopLevelMixin.save = bundle, save
+
+
+def _vega_lite(spec: Any) -> str:
+    """The mime type of a specification, by its schema's version."""
+    version = "5" if "/v5" in str(spec.get("$schema", "")) else "6"
+    return f"application/vnd.vegalite.v{version}+json"
 
 
 def show_bokeh(showing: Any) -> None:

@@ -1,4 +1,7 @@
-"""Reads a plotly figure: the trace types that most figures consist of, on one pair of axes."""
+"""Reads a plotly figure: the trace types that most figures consist of, on one pair of axes.
+
+plotly detects the type of an axis from the data: numbers, dates or categories.
+"""
 
 # The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -9,8 +12,9 @@ from itertools import chain
 from typing import Any
 
 from kernelmcp_guest.shown import drawing
-from kernelmcp_guest.shown.chart import (
+from kernelmcp_guest.shown.chart_model import (
     Area,
+    Axis,
     Bars,
     BoxPlot,
     Chart,
@@ -24,13 +28,15 @@ from kernelmcp_guest.shown.chart import (
     Points,
     Rules,
     Texts,
+    days,
+    is_date,
+    looks_like_dates,
     number,
     numbers,
     stacked,
     step_of,
     text,
 )
-from kernelmcp_guest.shown.plotly_axes import places, read_axis, values_of
 
 # Properties that would change the picture.
 _LEFT_OUT = ("base", "histnorm", "stackgroup")
@@ -71,7 +77,7 @@ def read(figure: Any) -> Chart:
         raise NotDrawn("an animation")
     layout = figure.layout
     chart = Chart([], text(layout.title.text))
-    chart.x, chart.y = read_axis(layout.xaxis, "x", traces), read_axis(layout.yaxis, "y", traces)
+    chart.x, chart.y = _read_axis(layout.xaxis, "x", traces), _read_axis(layout.yaxis, "y", traces)
     _bars(chart, [trace for trace in traces if trace.type == "bar"], layout.barmode)
     for trace in traces:
         before = len(chart.marks)
@@ -81,6 +87,70 @@ def read(figure: Any) -> Chart:
     chart.legend_title = text(layout.legend.title.text)
     chart.legend = len(traces) > 1 and layout.showlegend is not False
     return chart
+
+
+def _read_axis(layout: Any, name: str, traces: list[Any]) -> Axis:
+    """An axis of numbers, dates or categories, depending on the data of the traces."""
+    axis = Axis(text(layout.title.text), log=layout.type == "log", reversed=layout.autorange == "reversed")
+    drawn = [trace for trace in traces if trace.type in ("bar", "scatter", "scattergl", "histogram")]
+    found = list(chain.from_iterable(_values_of(getattr(trace, name)) for trace in drawn))
+    there = [value for value in found if value is not None]
+    if layout.type not in (None, "-", "linear", "log", "date", "category"):
+        raise NotDrawn(f"an axis of the type {layout.type}")
+    if layout.type == "category":
+        axis.categories = list(dict.fromkeys(map(str, there)))
+    elif any(is_date(value) for value in there) or looks_like_dates(there):
+        axis.dates = True
+    elif any(isinstance(value, str) for value in there):
+        names = list(dict.fromkeys(map(str, there)))
+        axis.categories = None if all(map(_is_number, names)) else names  # plotly converts them to numbers
+    if axis.categories is not None:
+        axis.categories = _ordered(axis.categories, layout)
+    if layout.range is not None:
+        low, high = (_limit(end, axis) for end in layout.range)
+        axis.limits, axis.reversed = (min(low, high), max(low, high)), low > high
+    return axis
+
+
+def _ordered(names: list[str], layout: Any) -> list[str]:
+    if layout.categoryorder in (None, "trace"):
+        return names
+    if layout.categoryorder == "array":
+        first = [str(value) for value in layout.categoryarray if value is not None]
+        return list(dict.fromkeys([*first, *names]))
+    if layout.categoryorder in ("category ascending", "category descending"):
+        return sorted(names, reverse=layout.categoryorder.endswith("descending"))
+    raise NotDrawn(f"categories in the order {layout.categoryorder}")
+
+
+def _limit(value: Any, axis: Axis) -> float:
+    if axis.dates and not isinstance(value, int | float):
+        return days(value)
+    return 10.0 ** number(value) if axis.log else number(value)
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _places(values: Iterable[Any], axis: Axis) -> list[float]:
+    if axis.dates:
+        return [days(value) for value in values]
+    if axis.categories is not None:
+        index = {name: place for place, name in enumerate(axis.categories)}
+        return [index[str(value)] if value is not None else float("nan") for value in values]
+    return [float(value) if isinstance(value, str) else number(value) for value in values]
+
+
+def _values_of(values: Any) -> list[Any]:
+    found = [] if values is None else list(values)
+    if len(found) > drawing.MAX_POINTS:
+        raise NotDrawn(f"{len(found):,} marks, more than {drawing.MAX_POINTS:,}")
+    return found
 
 
 def _fade(marks: list[Mark], trace: Any) -> None:
@@ -116,12 +186,12 @@ def _add_shapes(chart: Chart, layout: Any) -> None:
         )
         if shape.type != "line" or not (level or upright):
             raise NotDrawn("shapes")
-        at = places([shape.x0 if upright else shape.y0], chart.x if upright else chart.y)
+        at = _places([shape.x0 if upright else shape.y0], chart.x if upright else chart.y)
         style, color = _DASHES.get(shape.line.dash or "", "-"), drawing.color(shape.line.color)
         chart.marks.append(Rules(at, upright, style, color=color))
     for note in layout.annotations:
         if note.xref in (None, "x") and note.yref in (None, "y"):
-            place = places([note.x], chart.x), places([note.y], chart.y)
+            place = _places([note.x], chart.x), _places([note.y], chart.y)
             chart.marks.append(Texts(*place, [text(note.text)]))
 
 
@@ -129,7 +199,7 @@ def _colors(value: Any) -> tuple[Any, list[float] | None]:
     """One colour or one per mark, or numbers for a colour scale."""
     if value is None or isinstance(value, str):
         return drawing.color(value), None
-    found = values_of(value)
+    found = _values_of(value)
     if found and not any(isinstance(each, str) for each in found):
         return None, numbers(found)
     return [drawing.color(each) for each in found], None
@@ -142,12 +212,12 @@ def _bars(chart: Chart, traces: list[Any], mode: str | None) -> None:
     if any((trace.orientation == "h") != across for trace in traces):
         raise NotDrawn("bars in both directions")
     axis = chart.y if across else chart.x
-    keys = [places(_keys(trace, across), axis) for trace in traces]
+    keys = [_places(_keys(trace, across), axis) for trace in traces]
     step = step_of(list(chain.from_iterable(keys)))
     width = 0.8 * step / (len(traces) if grouped else 1)
     ends: dict[tuple[Any, bool], float] = {}  # ends of the stacked bars, upward and downward
     for place, (trace, at) in enumerate(zip(traces, keys, strict=True)):
-        heights = numbers(0 if value is None else value for value in values_of(trace.x if across else trace.y))
+        heights = numbers(0 if value is None else value for value in _values_of(trace.x if across else trace.y))
         low = stacked(at, heights, ends) if mode in ("stack", "relative") else [0.0] * len(at)
         shift = (place - (len(traces) - 1) / 2) * width if grouped else 0.0
         color, values = _colors(trace.marker.color)
@@ -159,8 +229,8 @@ def _bars(chart: Chart, traces: list[Any], mode: str | None) -> None:
 
 
 def _keys(trace: Any, across: bool) -> list[Any]:
-    found = values_of(trace.y if across else trace.x)
-    return found or list(range(len(values_of(trace.x if across else trace.y))))
+    found = _values_of(trace.y if across else trace.x)
+    return found or list(range(len(_values_of(trace.x if across else trace.y))))
 
 
 def _name(trace: Any) -> str | None:
@@ -168,8 +238,8 @@ def _name(trace: Any) -> str | None:
 
 
 def _scatter(chart: Chart, trace: Any) -> None:
-    y = places(values_of(trace.y), chart.y)
-    x = places(values_of(trace.x), chart.x) or [float(place) for place in range(len(y))]
+    y = _places(_values_of(trace.y), chart.y)
+    x = _places(_values_of(trace.x), chart.x) or [float(place) for place in range(len(y))]
     mode = trace.mode or ("lines+markers" if len(y) < _FEW_POINTS else "lines")
     if set(mode.split("+")) - {"lines", "markers"}:
         raise NotDrawn(f"the mode {mode}")
@@ -204,30 +274,30 @@ def _sizes(size: Any, trace: Any) -> float | list[float]:
         return (0.75 * float(size)) ** 2
     reference = float(trace.marker.sizeref or 1)
     by_area = trace.marker.sizemode == "area"
-    found = numbers(values_of(size))
+    found = numbers(_values_of(size))
     return [each / reference * 0.56 if by_area else (0.75 * each / reference) ** 2 for each in found]
 
 
 def _histogram(chart: Chart, trace: Any) -> None:
     across = trace.x is None
-    samples = values_of(trace.y if across else trace.x)
+    samples = _values_of(trace.y if across else trace.x)
     axis = chart.y if across else chart.x
     look: dict[str, Any] = {"name": _name(trace), "opacity": 0.8, "color": _colors(trace.marker.color)[0]}
     if axis.categories is None:
         bins = trace.nbinsy if across else trace.nbinsx
-        chart.marks.append(Histogram(places(samples, axis), bins, across, **look))
+        chart.marks.append(Histogram(_places(samples, axis), bins, across, **look))
         return
-    found = Counter(places((sample for sample in samples if sample is not None), axis))
+    found = Counter(_places((sample for sample in samples if sample is not None), axis))
     at, counts = list(found), list(map(float, found.values()))
     chart.marks.append(Bars(at, [0.0] * len(at), counts, [0.8] * len(at), across, **look))
 
 
 def _box(chart: Chart, trace: Any) -> None:
     groups: dict[Any, list[float]] = {}
-    samples = numbers(values_of(trace.y))
+    samples = numbers(_values_of(trace.y))
     if trace.y is None or trace.orientation == "h":
         raise NotDrawn("boxes that lie")
-    for key, sample in zip(values_of(trace.x) or [trace.name or ""] * len(samples), samples, strict=False):
+    for key, sample in zip(_values_of(trace.x) or [trace.name or ""] * len(samples), samples, strict=False):
         groups.setdefault(str(key), []).append(sample)
     index = {name: float(place) for place, name in enumerate(chart.x.categories or ())}
     at = [index.setdefault(name, float(len(index))) for name in groups]
@@ -239,14 +309,14 @@ def _box(chart: Chart, trace: Any) -> None:
 
 def _pie(chart: Chart, trace: Any) -> None:
     shares: dict[str, float] = {}
-    for label, value in zip(map(str, values_of(trace.labels)), values_of(trace.values), strict=True):
+    for label, value in zip(map(str, _values_of(trace.labels)), _values_of(trace.values), strict=True):
         shares[label] = shares.get(label, 0.0) + number(value)
     colors = _colors(trace.marker.colors)[0]
     chart.marks.append(Pie(list(shares), list(shares.values()), float(trace.hole or 0), color=colors))
 
 
 def _heatmap(chart: Chart, trace: Any) -> None:
-    rows = [numbers(row) for row in values_of(trace.z)]
+    rows = [numbers(row) for row in _values_of(trace.z)]
     chart.marks.append(Grid(rows))
     for names, axis in ((trace.x, chart.x), (trace.y, chart.y)):
         if names is not None and len(names) <= _MANY_NAMES:

@@ -38,17 +38,18 @@ def install(shell: Any) -> None:
 
 
 def _show(frame: Any, printer: RepresentationPrinter, cycle: bool) -> None:
-    for number, line in enumerate(_text(frame, nested=len(cast("list[int]", printer.stack)) > 1).splitlines()):
-        if number:
-            printer.break_()
-        printer.text(line.rstrip())  # a multi-line header has trailing spaces
+    _print(_text(frame, nested=len(cast("list[int]", printer.stack)) > 1), printer)
 
 
 def _show_styler(styler: Any, printer: RepresentationPrinter, cycle: bool) -> None:
-    for number, line in enumerate(_styled_text(styler).splitlines()):
+    _print(_styled_text(styler), printer)
+
+
+def _print(text: str, printer: RepresentationPrinter) -> None:
+    for number, line in enumerate(text.splitlines()):
         if number:
             printer.break_()
-        printer.text(line.rstrip())
+        printer.text(line.rstrip())  # a multi-line header has trailing spaces
 
 
 def _styled_text(styler: Any) -> str:

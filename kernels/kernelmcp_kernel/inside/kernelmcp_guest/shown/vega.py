@@ -11,7 +11,7 @@ from typing import Any, cast
 from pyodide.ffi import JsException
 
 from kernelmcp_guest.bridge import bridge
-from kernelmcp_guest.shown.chart import Described, NotDrawn, text
+from kernelmcp_guest.shown.chart_model import Described, NotDrawn, text
 
 _Spec = dict[str, Any]
 

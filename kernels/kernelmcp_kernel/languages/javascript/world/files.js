@@ -64,38 +64,10 @@
   promises.access = async (path) => void ask("stat", String(path));
   const fs = { ...sync, promises };
 
-  const normalize = (path) => {
-    const parts = [];
-    for (const part of path.split("/")) {
-      if (part === "..") {
-        if (parts.length && parts.at(-1) !== "..") parts.pop();
-        else if (!path.startsWith("/")) parts.push(part);
-      } else if (part && part !== ".") {
-        parts.push(part);
-      }
-    }
-    return `${path.startsWith("/") ? "/" : ""}${parts.join("/")}` || ".";
-  };
-  const path = {
-    sep: "/",
-    delimiter: ":",
-    normalize,
-    isAbsolute: (one) => one.startsWith("/"),
-    join: (...parts) => normalize(parts.filter(Boolean).join("/")),
-    resolve: (...parts) => normalize(parts.reduce((all, part) => (part.startsWith("/") ? part : `${all}/${part}`), process.cwd())),
-    dirname: (one) => normalize(one.slice(0, Math.max(one.lastIndexOf("/"), one.startsWith("/") ? 1 : 0)) || "."),
-    basename: (one, end = "") => {
-      const name = one.replace(/\/+$/, "").split("/").at(-1);
-      return name !== end && name.endsWith(end) ? name.slice(0, name.length - end.length) : name;
-    },
-    extname: (one) => /[^./](\.[^./]*)$/.exec(one)?.[1] ?? "",
-    relative: (from, to) => {
-      const [here, there] = [from, to].map((one) => path.resolve(one).split("/").filter(Boolean));
-      let same = 0;
-      while (same < here.length && here[same] === there[same]) same += 1;
-      return [...here.slice(same).map(() => ".."), ...there.slice(same)].join("/");
-    },
-  };
+  const path = { sep: "/", delimiter: ":" };
+  for (const name of ["basename", "dirname", "extname", "isAbsolute", "join", "normalize", "relative", "resolve"]) {
+    path[name] = (...values) => JSON.parse(host.path(name, JSON.stringify(values)));
+  }
   path.posix = path;
   Object.assign(world, { ask, fs, path, promises });
 };

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
-from kernelmcp_shell.commands import CommandFailed, Result
+from kernelmcp_shell.builtin_interface import CommandFailed, Result
 from kernelmcp_shell.transfers import WRITE, Headers, Response, fetch, name_in, printed, save, with_scheme
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kernelmcp_shell.commands import Ask, Call, Command
+    from kernelmcp_shell.builtin_interface import Ask, Call, Command
     from kernelmcp_shell.files import Files
 
 # curl's exit statuses.

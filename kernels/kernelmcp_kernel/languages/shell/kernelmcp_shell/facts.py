@@ -5,13 +5,13 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING
 
-from kernelmcp_shell.commands import Result
+from kernelmcp_shell.builtin_interface import Result
 from kernelmcp_shell.files import FOLDER
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kernelmcp_shell.commands import Call, Command
+    from kernelmcp_shell.builtin_interface import Call, Command
     from kernelmcp_shell.files import Files
     from kernelmcp_shell.quota import Quota
 

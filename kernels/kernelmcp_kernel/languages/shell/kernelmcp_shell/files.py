@@ -11,7 +11,7 @@ import errno
 import os
 import posixpath
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,28 +32,24 @@ _RANDOM_BYTES = 4 << 20
 _OPEN = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe in a folder would otherwise block forever
 
 
-class Folder:
+class Folder(NamedTuple):
     """A folder of the host, and its path in the shell. `noted`: the prefix of its files' paths in the list of changed
     files; None: its files are not listed."""
 
-    def __init__(
-        self, point: str, root: str, *, counted: bool = False, noted: str | None = None, read_only: bool = False
-    ) -> None:
-        self.point = point
-        self.root = root
-        self.counted = counted
-        self.noted = noted
-        self.read_only = read_only
+    point: str
+    root: str
+    counted: bool = False
+    noted: str | None = None
+    read_only: bool = False
 
 
-class Facts:
+class Facts(NamedTuple):
     """A file's metadata. `kind`: FILE, FOLDER or LINK. `modified`: seconds since 1970."""
 
-    def __init__(self, kind: int, size: int, mode: int, modified: float) -> None:
-        self.kind = kind
-        self.size = size
-        self.mode = mode
-        self.modified = modified
+    kind: int
+    size: int
+    mode: int
+    modified: float
 
 
 FILE, FOLDER, LINK = range(3)  # bashkit's own numbers

@@ -9,12 +9,12 @@ import re
 import threading
 from typing import TYPE_CHECKING, cast
 
-from kernelmcp_shell.commands import CommandFailed, Result
+from kernelmcp_shell.builtin_interface import CommandFailed, Result
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kernelmcp_shell.commands import Ask, Call, Command
+    from kernelmcp_shell.builtin_interface import Ask, Call, Command
     from kernelmcp_shell.files import Files
 
     Index = dict[str, Any]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kernelmcp_shell import direct
-from kernelmcp_shell.commands import Call
+from kernelmcp_shell.builtin_interface import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from bashkit import Bash, BuiltinContext, BuiltinResult, ExecutionProfile, FileSystem
 
-    from kernelmcp_shell.commands import Command
+    from kernelmcp_shell.builtin_interface import Command
 else:  # the extension module itself, whose folder is on the path: a shell sees no other of the installation's
     from _bashkit import Bash, BuiltinResult, ExecutionProfile, FileSystem
 
@@ -70,18 +70,15 @@ _BUDGETS = (
 _REMEDY = ": use Python for it, or take it in parts"
 
 
-class Outcome:
+class Outcome(NamedTuple):
     """`problem`: the reason if the shell itself ended the script. `cut`: output was dropped."""
 
-    def __init__(
-        self, exit_code: int, stdout: bytes, stderr: bytes, problem: str, *, interrupted: bool, cut: bool
-    ) -> None:
-        self.exit_code = exit_code
-        self.stdout = stdout
-        self.stderr = stderr
-        self.problem = problem
-        self.interrupted = interrupted
-        self.cut = cut
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    problem: str
+    interrupted: bool
+    cut: bool
 
 
 class Shell:

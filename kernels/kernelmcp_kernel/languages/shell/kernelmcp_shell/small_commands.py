@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernelmcp_shell.commands import Result
+from kernelmcp_shell.builtin_interface import Result
 
 if TYPE_CHECKING:
-    from kernelmcp_shell.commands import Call, Command
+    from kernelmcp_shell.builtin_interface import Call, Command
     from kernelmcp_shell.files import Files
 
 _NO_SSH = "only curl and wget connect to hosts outside the sandbox"

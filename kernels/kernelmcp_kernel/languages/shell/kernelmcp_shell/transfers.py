@@ -6,12 +6,12 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
-from kernelmcp_shell.commands import CommandFailed, Result
+from kernelmcp_shell.builtin_interface import CommandFailed, Result
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from kernelmcp_shell.commands import Ask, Call
+    from kernelmcp_shell.builtin_interface import Ask, Call
     from kernelmcp_shell.files import Files
 
 # curl's exit statuses.

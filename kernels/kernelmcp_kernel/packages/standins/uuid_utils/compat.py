@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
+from collections.abc import Callable
+from typing import ParamSpec
 from uuid import (
     NAMESPACE_DNS,
     NAMESPACE_OID,
@@ -48,29 +51,22 @@ __all__ = [
     "uuid8",
 ]
 
+_Parameters = ParamSpec("_Parameters")
+
 NIL = UUID(int=0)
 MAX = UUID(int=2**128 - 1)
 
 
-def _pythons(found: uuid.UUID) -> UUID:
-    return UUID(int=found.int)
+def _pythons(make: Callable[_Parameters, uuid.UUID]) -> Callable[_Parameters, UUID]:
+    @functools.wraps(make)
+    def made(*arguments: _Parameters.args, **options: _Parameters.kwargs) -> UUID:
+        return UUID(int=make(*arguments, **options).int)
+
+    return made
 
 
-def uuid3(namespace: UUID, name: str | bytes) -> UUID:
-    return _pythons(_uuid3(namespace, name))
-
-
-def uuid5(namespace: UUID, name: str | bytes) -> UUID:
-    return _pythons(_uuid5(namespace, name))
-
-
-def uuid6(node: int | None = None, timestamp: int | None = None) -> UUID:
-    return _pythons(_uuid6(node, timestamp))
-
-
-def uuid7(timestamp: int | None = None, nanos: int | None = None) -> UUID:
-    return _pythons(_uuid7(timestamp, nanos))
-
-
-def uuid8(bytes: bytes) -> UUID:  # noqa: A002 - as it is called there
-    return _pythons(_uuid8(bytes))
+uuid3 = _pythons(_uuid3)
+uuid5 = _pythons(_uuid5)
+uuid6 = _pythons(_uuid6)
+uuid7 = _pythons(_uuid7)
+uuid8 = _pythons(_uuid8)

@@ -11,13 +11,13 @@ import posixpath
 from typing import TYPE_CHECKING
 
 from kernelmcp_shell.archives.trees import tree, written
-from kernelmcp_shell.commands import CommandFailed, Result
+from kernelmcp_shell.builtin_interface import CommandFailed, Result
 
 if TYPE_CHECKING:
     import tarfile
     from typing import Any
 
-    from kernelmcp_shell.commands import Call, Command
+    from kernelmcp_shell.builtin_interface import Call, Command
     from kernelmcp_shell.files import Files
 
 FOR_BASHKIT = 125

@@ -8,14 +8,14 @@ import posixpath
 from typing import TYPE_CHECKING
 
 from kernelmcp_shell.archives.trees import tree, written
-from kernelmcp_shell.commands import CommandFailed, Result
+from kernelmcp_shell.builtin_interface import CommandFailed, Result
 from kernelmcp_shell.files import FOLDER
 
 if TYPE_CHECKING:
     import zipfile
     from collections.abc import Iterator
 
-    from kernelmcp_shell.commands import Call, Command
+    from kernelmcp_shell.builtin_interface import Call, Command
     from kernelmcp_shell.files import Files
 
 _FAILED, _NOTHING_FOUND, _NOT_A_ZIP = 1, 11, 9
@@ -25,13 +25,10 @@ _CHUNK = 1 << 20
 
 
 def make_zip_commands(files: Files) -> dict[str, Command]:
-    def zip_command(call: Call) -> Result:
-        return _Zip(files, call).run()
-
-    def unzip_command(call: Call) -> Result:
-        return _Unzip(files, call).run()
-
-    return {"zip": _failing(zip_command), "unzip": _failing(unzip_command)}
+    return {
+        "zip": _failing(lambda call: _Zip(files, call).run()),
+        "unzip": _failing(lambda call: _Unzip(files, call).run()),
+    }
 
 
 def _failing(command: Command) -> Command:

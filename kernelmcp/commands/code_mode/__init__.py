@@ -1,1 +1,0 @@
-"""Commands for code mode: the log of the calls that code made."""

@@ -1,0 +1,1 @@
+"""The variables of a session while it has no kernel."""

@@ -1,0 +1,132 @@
+"""The checkpoints of a session: its variables and files as they were, to go back to or to begin a fork from.
+
+Each has a folder with the state, the workspace, the temporary files and the list of installed packages (there, because
+the record is read as a whole). The record lists them; a folder that it does not list is the remains of a server that
+was killed.
+"""
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from kernelmcp.atomic import read_small
+from kernelmcp.errors import InvalidArgument, ResourceLimitExceeded
+from kernelmcp.sessions.hibernation.state_files import StateNotLoaded
+from kernelmcp.sessions.installed_packages import Package
+from kernelmcp.sessions.storage.record import CHECKPOINTS, Checkpoint, Record
+
+# Names in an error.
+MAX_LISTED = 10
+PACKAGES_FILE = "packages.json"
+_PACKAGES = TypeAdapter(list[Package])
+
+
+class Checkpoints:
+    """The checkpoints of one session. Methods block, and are called one at a time."""
+
+    def __init__(self, directory: Path, record: Record, most: int, most_automatic: int, max_bytes: int) -> None:
+        self._directory = directory / CHECKPOINTS
+        self._record = record
+        self._most, self._most_automatic = most, most_automatic
+        self._max_bytes = max_bytes
+
+    def find(self, name: str | None) -> Checkpoint:
+        """The checkpoint with this name. Without a name: the newest one that somebody asked for, or else the newest
+        one that is not of this moment. Raises `InvalidArgument`."""
+        listed = self._record.checkpoints
+        asked_for = [each for each in listed if not each.is_automatic]
+        is_now = self._record.has_state and self._record.newest_is_now
+        for each in reversed(listed if name is not None else asked_for or (listed[:-1] if is_now else listed)):
+            if name is None or each.name == name:
+                return each
+        names = ", ".join(each.name for each in listed[-MAX_LISTED:])
+        what, advice = "no checkpoint", "Make one with checkpoint_session."
+        if listed and name is None:
+            what, advice = "no checkpoint from before its last cell", f"It has {names}, which is as it is now."
+        elif listed:
+            what, advice = f"no checkpoint {name!r}", f"It has {names}."
+        raise InvalidArgument(f"session {self._record.session_id!r} has {what}", advice, argument="name")
+
+    def folder(self, checkpoint: Checkpoint) -> Path:
+        return self._directory / checkpoint.folder
+
+    @property
+    def newest_folder(self) -> Path | None:
+        return self.folder(self._record.checkpoints[-1]) if self._record.checkpoints else None
+
+    def new_folder(self) -> Path:
+        """A folder for another one. Raises OSError."""
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        folder = self._directory / secrets.token_hex(8)
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def keep_packages(self, folder: Path) -> None:
+        """Note in a folder which packages are installed. Raises OSError."""
+        (folder / PACKAGES_FILE).write_bytes(_PACKAGES.dump_json(self._record.packages))
+
+    def packages(self, checkpoint: Checkpoint) -> list[Package]:
+        """Those that were installed then. Raises `StateNotLoaded`."""
+        try:
+            return _PACKAGES.validate_json(read_small(self.folder(checkpoint) / PACKAGES_FILE))
+        except (OSError, ValueError) as exc:
+            raise StateNotLoaded(["the list of its packages cannot be read"]) from exc
+
+    def add(self, checkpoint: Checkpoint, save_record: Callable[[], None], *, is_named: bool) -> list[Path]:
+        """List a checkpoint whose folder is complete, in place of one with the same name, and of the oldest ones if
+        there are too many. Returns the folders of those, which the caller deletes. Raises `ResourceLimitExceeded` if it
+        is too large, and OSError from `save_record`: then it is not listed, and its own folder is the caller's to
+        delete."""
+        if checkpoint.total_bytes > self._max_bytes:
+            raise ResourceLimitExceeded(
+                f"the checkpoint takes {checkpoint.total_bytes / 2**20:,.0f} MB, and a session's checkpoints may take "
+                f"{self._max_bytes / 2**20:,.0f} MB",
+                "Delete large variables and files that you no longer need, then try again.",
+            )
+        before = self._record.checkpoints
+        if not is_named and any(each.name == checkpoint.name and not each.is_automatic for each in before):
+            checkpoint.name = f"{checkpoint.name}-{checkpoint.folder[:4]}"  # that one was asked for
+        kept = [*(each.model_copy() for each in before), checkpoint]
+        for each in kept[:-1]:
+            if each.name == checkpoint.name:
+                _remove(each, kept)
+        same_kind = [each for each in kept if each.is_automatic == checkpoint.is_automatic]
+        for each in same_kind[: -self._most_automatic if checkpoint.is_automatic else -self._most]:
+            _remove(each, kept)
+        while sum(each.size_bytes for each in kept) > self._max_bytes:
+            oldest = next((each for each in kept[:-1] if each.is_automatic), kept[0])
+            if checkpoint.is_automatic and not oldest.is_automatic:
+                raise ResourceLimitExceeded(
+                    "an automatic checkpoint has no room beside those that were asked for",
+                    "Delete large variables and files that you no longer need.",
+                )
+            _remove(oldest, kept)
+        was_now = self._record.newest_is_now
+        self._record.checkpoints, self._record.newest_is_now = kept, True
+        try:
+            save_record()
+        except OSError:
+            self._record.checkpoints, self._record.newest_is_now = before, was_now
+            raise
+        listed = {each.folder for each in kept}
+        return [self.folder(each) for each in before if each.folder not in listed]
+
+    @property
+    def remains(self) -> list[Path]:
+        """The folders that the record does not list."""
+        listed = {each.folder for each in self._record.checkpoints}
+        with suppress(OSError):
+            return [folder for folder in self._directory.iterdir() if folder.name not in listed]
+        return []
+
+
+def _remove(checkpoint: Checkpoint, kept: list[Checkpoint]) -> None:
+    """What it shares with the next one is that one's from now on."""
+    place = kept.index(checkpoint)
+    del kept[place]
+    if place < len(kept):
+        following = kept[place]
+        following.size_bytes = min(following.total_bytes, following.size_bytes + checkpoint.size_bytes)

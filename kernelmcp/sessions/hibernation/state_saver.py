@@ -1,0 +1,58 @@
+"""Saves the states of one live kernel, one after the other. Most are only what has changed since a whole one, their
+base, which lies beside each as a hard link: so any of them can be deleted without a look at the others."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kernelmcp.kernel.process import Kernel
+from kernelmcp.sessions.hibernation.state_files import SavedState, StateNotSaved, base_of, save_state
+from kernelmcp.sessions.storage.record import Record
+
+# Beyond this share of its base, or this many states later, changes are no longer worth it: the next state is a base.
+MOST_OF_A_BASE = 0.6
+MOST_CHANGES = 8
+# Files are kept beside the state (`Kernel.save_state`).
+WITH_FILES = {"with_files": True}
+
+
+@dataclass(frozen=True)
+class _Base:
+    file: Path
+    number: int
+    size: int
+    id: str
+    """The guest's."""
+
+
+class StateSaver:
+    """Saves the states of the kernel of one session."""
+
+    def __init__(self, home: Path, record: Record) -> None:
+        self._home = home
+        self._record = record
+        self._base: _Base | None = None
+
+    def forget(self) -> None:
+        """There is another kernel, which knows of no base."""
+        self._base = None
+
+    async def save(self, kernel: Kernel, file: Path, max_bytes: int) -> SavedState:
+        """Save the variables of an idle kernel to a new file. Raises `StateNotSaved`, OSError."""
+        if (base := self._base) is not None and base.file.exists():
+            try:
+                return await self._save_changes(kernel, file, max_bytes, base)
+            except StateNotSaved:
+                self._base = None  # its guest may have died: the next one knows of no base, either
+        found, given = await save_state(
+            kernel, self._home, file, self._record, max_bytes, {**WITH_FILES, "is_base": True}
+        )
+        self._base = _Base(file, found.number, found.size, given) if given is not None else None
+        return SavedState(file, self._record, found.number)
+
+    async def _save_changes(self, kernel: Kernel, file: Path, max_bytes: int, base: _Base) -> SavedState:
+        found, _ = await save_state(kernel, self._home, file, self._record, max_bytes, {**WITH_FILES, "since": base.id})
+        os.link(base.file, base_of(file))
+        is_near = found.size < base.size * MOST_OF_A_BASE and found.number < base.number + MOST_CHANGES
+        self._base = replace(base, file=base_of(file)) if is_near else None  # its own file may be deleted
+        return SavedState(file, self._record, found.number, base.number)

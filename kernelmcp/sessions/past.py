@@ -1,0 +1,312 @@
+"""The past of a session: its checkpoints, made when somebody asks and after each cell, going back to one, and forks.
+
+Whatever goes back begins in a fresh kernel, and changes nothing before that has the variables.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import structlog
+
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound, StorageFailed
+from kernelmcp.executions.execution import Execution
+from kernelmcp.files.home import SandboxDirectory
+from kernelmcp.files.safe_open import delete_tree
+from kernelmcp.files.tree_copy import Copied
+from kernelmcp.kernel.process import Kernel
+from kernelmcp.sessions import background
+from kernelmcp.sessions.caller import check_name
+from kernelmcp.sessions.hibernation.automatic import AutomaticCheckpoints
+from kernelmcp.sessions.hibernation.checkpoints import Checkpoints
+from kernelmcp.sessions.hibernation.envelope import key_of
+from kernelmcp.sessions.hibernation.saved_variables import Beginning
+from kernelmcp.sessions.hibernation.state_files import STATE_FILE, SavedState, StateNotLoaded, StateNotSaved, draft_of
+from kernelmcp.sessions.queue import ExecutionQueue
+from kernelmcp.sessions.storage.record import Checkpoint, Record, now
+
+# How long the old kernel may take to say that the session has gone back, before it is ended.
+LEAVE_SECONDS = 5.0
+log = structlog.get_logger(__name__)
+
+
+class Owner(Protocol):
+    """The session."""
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    def changed(self) -> None:
+        """It has been used: it has other checkpoints, or variables and files."""
+
+
+class Past:
+    """The past of one session. Methods run in the event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tasks: anyio.abc.TaskGroup,
+        directory: Path,
+        record: Record,
+        queue: ExecutionQueue,
+        owner: Owner,
+    ) -> None:
+        sessions = settings.config.sessions
+        bounds = sessions.max_checkpoints, sessions.automatic_checkpoints, settings.policy.checkpoints_max_mb * 2**20
+        self.checkpoints = Checkpoints(directory, record, *bounds)
+        if remains := self.checkpoints.remains:
+            background.start(tasks, "deleting what is left of a checkpoint", lambda: _delete(remains))
+        self._automatic = None
+        if sessions.automatic_checkpoints:
+            self._automatic = AutomaticCheckpoints(tasks, self._checkpoint_automatically)
+        self._settings = settings
+        self._tasks = tasks
+        self._directory = directory
+        self._record = record
+        self._queue = queue
+        self._owner = owner
+
+    def note_changed(self) -> None:
+        """A cell has ended, or the session is another one: it should be checkpointed soon."""
+        if self._automatic is not None:
+            self._automatic.make_soon()
+
+    def close(self) -> None:
+        """Make no more checkpoints by itself."""
+        if self._automatic is not None:
+            self._automatic.close()
+
+    async def checkpoint(self, name: str | None = None) -> Checkpoint:
+        """Keep variables and files as they are now, under a name; the session goes on. Raises `InvalidArgument` while
+        something runs or stands in the way, `ResourceLimitExceeded` and `StorageFailed`."""
+        if name is not None:
+            check_name(name, "the name of a checkpoint", "name")
+        return await background.complete(self._tasks, lambda: self._checkpoint(name))
+
+    async def _checkpoint_automatically(self) -> None:
+        binding = self._queue.binding
+        if self._queue.turn.locked() or not self._owner.is_idle or not binding.has_unsaved:
+            return  # the next cell's end is another occasion
+        try:
+            await self._checkpoint(None, is_automatic=True)
+        except ServerError as exc:
+            log.info("no automatic checkpoint", session=self._record.session_id, reason=exc.message)
+
+    async def _checkpoint(self, name: str | None, *, is_automatic: bool = False) -> Checkpoint:
+        async with self._idle_turn():
+            return await self._make(name, is_automatic=is_automatic)
+
+    async def _make(self, name: str | None, *, is_automatic: bool = False) -> Checkpoint:
+        binding = self._queue.binding
+        with self._storing():
+            folder = self.checkpoints.new_folder()
+            try:
+                state, copied = await binding.checkpoint(folder, self.checkpoints.newest_folder)
+                found = await anyio.to_thread.run_sync(self._describe, folder, state, copied, name)
+                found.is_automatic = is_automatic
+                save_record = partial(binding.files.save_record, must_succeed=True)
+                left = self.checkpoints.add(found, save_record, is_named=name is not None)
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(delete_tree, folder)
+                raise
+        await _delete(left)
+        binding.files.note_changed()
+        self._owner.changed()
+        return found
+
+    def _describe(self, folder: Path, state: SavedState, copied: Copied, name: str | None) -> Checkpoint:
+        self.checkpoints.keep_packages(folder)
+        count = size = whole = 0
+        if state.number is not None:
+            key = key_of(self._settings.home)
+            envelope = state.check(key)
+            count, size = envelope.execution_count, envelope.size
+            whole = state.size(envelope, key)
+        return Checkpoint(
+            name=name or f"cell-{count}",
+            folder=folder.name,
+            number=state.number,
+            base_number=state.base_number,
+            created_at=now(),
+            execution_count=count,
+            size_bytes=size + copied.new_bytes,
+            total_bytes=whole + copied.total_bytes,
+            left_out=copied.left_out,
+        )
+
+    async def go_back(self, name: str | None = None) -> tuple[Checkpoint, Beginning]:
+        """Have the variables and files of a checkpoint, the newest one without a name; what has happened since is lost.
+        Raises what `checkpoint` does, and `KernelStartFailed`."""
+        return await background.complete(self._tasks, lambda: self._go_back(name))
+
+    async def _go_back(self, name: str | None) -> tuple[Checkpoint, Beginning]:
+        async with self._idle_turn():
+            found = self.checkpoints.find(name)
+            beginning = await self._become(self, found)
+        return found, beginning
+
+    def answer(self, execution: Execution, request: dict[str, Any]) -> None:
+        """Do what a running cell asks for, `%checkpoint NAME` or `%restore NAME`, while its kernel waits."""
+        if (kernel := self._queue.binding.kernel) is not None:
+            background.start(self._tasks, "answering a cell", lambda: self._answer(kernel, execution, request))
+
+    async def _answer(self, kernel: Kernel, execution: Execution, request: dict[str, Any]) -> None:
+        name = request.get("name")
+        try:
+            if name is not None:
+                check_name(str(name), "the name of a checkpoint", "name")
+            async with self._turn():
+                if self._queue.binding.kernel is not kernel or execution.done.is_set():
+                    return  # the session goes on without the cell that has asked
+                self._queue.asking = execution
+                try:
+                    if request.get("what") == "checkpoint":
+                        made = await self._make(name)
+                        kernel.answer_past(told_checkpoint(made, len(self._record.checkpoints)), is_ok=True)
+                    else:
+                        await self._leave_for(self.checkpoints.find(name), kernel, execution)
+                finally:
+                    self._queue.asking = None
+        except ServerError as exc:
+            kernel.answer_past(f"{exc.message}. {' '.join(exc.suggestions)}", is_ok=False)
+        except Exception:
+            kernel.answer_past("the server could not do it; its log says why", is_ok=False)
+            raise
+
+    async def _leave_for(self, checkpoint: Checkpoint, kernel: Kernel, execution: Execution) -> None:
+        async def leave(beginning: Beginning) -> None:
+            kernel.answer_past(told_restored(checkpoint, beginning), is_ok=True, is_left=True)
+            with anyio.move_on_after(LEAVE_SECONDS):
+                await execution.done.wait()
+
+        await self._become(self, checkpoint, leave, lambda: not execution.done.is_set())
+
+    async def fork_from(self, source: "Past", name: str | None) -> Beginning:
+        """Have, in a new session, the variables and files of another one: as they are now or, with a name, as they were
+        at that checkpoint. Raises what `go_back` does."""
+        return await background.complete(self._tasks, lambda: self._fork_from(source, name))
+
+    async def _fork_from(self, source: "Past", name: str | None) -> Beginning:
+        if name is not None:
+            async with self._idle_turn(), source._turn():
+                return await self._become(source, source.checkpoints.find(name))
+        async with self._idle_turn(), source._idle_turn():
+            return await self._become(source, None)
+
+    async def _become(
+        self,
+        source: "Past",
+        checkpoint: Checkpoint | None,
+        leave: Callable[[Beginning], Awaitable[None]] | None = None,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Beginning:
+        passed_on = draft_of(self._directory / STATE_FILE)
+
+        async def bring(sandbox: SandboxDirectory) -> SavedState:
+            if checkpoint is None:
+                return await source._queue.binding.pass_on(self._record, passed_on, sandbox)
+            folder = source.checkpoints.folder(checkpoint)
+            await self._queue.binding.files.bring_checkpoint(folder, sandbox)
+            numbers = checkpoint.number, checkpoint.base_number
+            return SavedState(folder / STATE_FILE, source._record, *numbers, is_elsewhere=True)
+
+        name = checkpoint.name if checkpoint is not None and source is self else None
+        try:
+            with source._storing():
+                packages = source._record.packages
+                if checkpoint is not None:
+                    packages = await anyio.to_thread.run_sync(source.checkpoints.packages, checkpoint)
+                beginning = await self._queue.binding.go_back(bring, packages, name, leave, is_wanted)
+        finally:
+            passed_on.unlink(missing_ok=True)
+        self.note_changed()
+        self._owner.changed()
+        return beginning
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Nothing begins meanwhile. Raises `SessionNotFound`."""
+        async with self._queue.turn:
+            if self._queue.life.is_ending:
+                raise SessionNotFound(
+                    f"there is no session {self._record.session_id!r} any more",
+                    "List yours with get_sessions.",
+                    session_id=self._record.session_id,
+                )
+            yield
+
+    @asynccontextmanager
+    async def _idle_turn(self) -> AsyncIterator[None]:
+        """The same, and nothing runs. Raises `SessionNotFound`, and `InvalidArgument` if something runs."""
+        async with self._turn():
+            if not self._owner.is_idle:
+                raise InvalidArgument(
+                    f"something is running in session {self._record.session_id!r}",
+                    "Wait for it (get_execution), or end it with cancel_execution.",
+                    session_id=self._record.session_id,
+                )
+            yield
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        """Raise what stands in the way of storing its variables and files as an error for the caller."""
+        try:
+            yield
+        except StateNotSaved as exc:
+            if exc.is_full:
+                raise self._no_room("the disk is full") from exc
+            raise InvalidArgument(
+                f"the variables of session {self._record.session_id!r} cannot be saved now: {'; '.join(exc.reasons)}",
+                "End what is named, then try again.",
+                session_id=self._record.session_id,
+            ) from exc
+        except StateNotLoaded as exc:
+            raise InvalidArgument(
+                f"the variables of session {self._record.session_id!r} cannot be restored: {exc}",
+                "Nothing has changed. Use another checkpoint, or run the cells again: "
+                "create_session(from_notebook='kernelmcp://sessions/ID/notebook').",
+                session_id=self._record.session_id,
+            ) from exc
+        except OSError as exc:
+            raise self._no_room(exc.strerror or str(exc)) from exc
+
+    def _no_room(self, why: str) -> StorageFailed:
+        return StorageFailed(
+            f"session {self._record.session_id!r} could not be stored: {why}",
+            "Delete sessions or files that you no longer need; the operator can make room on the disk.",
+            session_id=self._record.session_id,
+        )
+
+
+async def _delete(folders: list[Path]) -> None:
+    for folder in folders:
+        await anyio.to_thread.run_sync(delete_tree, folder)
+
+
+def told_checkpoint(made: Checkpoint, kept: int) -> str:
+    """What whoever asked for a checkpoint reads. `kept`: how many the session has."""
+    what = "Variables and files" if made.number is not None else "Files (there are no variables)"
+    left_out = f" {made.left_out} files that cannot be read are not in it." if made.left_out else ""
+    return f"{what} are kept as checkpoint {made.name} ({made.size_bytes / 2**20:,.1f} MB; {kept} in all).{left_out}"
+
+
+def told_restored(found: Checkpoint, beginning: Beginning) -> str:
+    """What whoever went back reads."""
+    what = "Variables and files are" if found.number is not None else "Files are"
+    gone = "" if found.number is not None else " There are no variables: it was made before the first cell."
+    return f"{what} as they were at checkpoint {found.name}, {found.created_at[:19]}.{gone}{told_missing(beginning)}"
+
+
+def told_missing(beginning: Beginning) -> str:
+    """What did not come back, as sentences after others; empty if everything did."""
+    if beginning.lost:
+        return f" The variables are lost: {'; '.join(beginning.missing)}."
+    return f" Without {', '.join(beginning.missing)}." if beginning.missing else ""

@@ -1,0 +1,72 @@
+// What must be in place before Pyodide loads: stand-ins for the parts of Node that the permission model refuses with an
+// exception. A refused call inside WebAssembly is fatal to the guest, so it gets an errno instead.
+import fs from "node:fs";
+import promises from "node:fs/promises";
+import { syncBuiltinESMExports } from "node:module";
+import { answerErrors } from "./errno.mjs";
+
+const ENOSYS = -52; // Emscripten's errno numbers are WASI's
+const FAILURE = -1;
+
+// WebAssembly imports that reach for processes, sockets or eval. They are depth, not boundary: the boundary is the OS.
+const REFUSED = [
+  /^_emscripten_system$/,
+  /^emscripten_(run_script|async_run_script|async_load_script|async_wget|create_worker|websocket_|asm_const)/,
+  /^__syscall_(socket|connect|bind|listen|accept4|sendto|recvfrom|sendmsg|recvmsg)/,
+  /^(getaddrinfo|getnameinfo)$/,
+];
+
+/** @param {string} name */
+function refusal(name) {
+  if (name.startsWith("__syscall")) return ENOSYS;
+  return /script_string/.test(name) ? 0 : FAILURE;
+}
+
+/** Replace refused imports in place: the object is also the table that Emscripten's dlsym looks names up in.
+ * @param {Record<string, any>} env */
+function refuseImports(env) {
+  for (const name of Object.keys(env)) {
+    if (typeof env[name] !== "function" || !REFUSED.some((pattern) => pattern.test(name))) continue;
+    const code = refusal(name);
+    const stub = Object.assign(() => code, { sig: env[name].sig });
+    env[name] = stub;
+  }
+}
+
+/** @type {{memory?: WebAssembly.Memory}} Pyodide's main module, once it is there: Emscripten keeps its memory to itself */
+export const main = {};
+
+/** Install the shims; call once, before pyodide.mjs is imported.
+ * @param {Promise<WebAssembly.Module>} compiled Pyodide's main module, which is being compiled while Node loads the rest
+ * @param {boolean} refuse replace the imports that reach for processes, sockets or eval
+ * @param {() => number} [check] CPython's signal check */
+export function installShims(compiled, refuse, check) {
+  // Pyodide asks for process.binding("constants") only to learn the open() flags.
+  Object.defineProperty(process, "binding", {
+    value: (/** @type {string} */ name) => {
+      if (name === "constants") return { fs: fs.constants };
+      throw new Error(`process.binding(${name}) is not available in the sandbox`);
+    },
+  });
+  // Pyodide reads its wasm itself: 10 MB that nobody needs, since `compiled` is used. It calls the namespace of the module.
+  const { readFile } = promises;
+  const readNoWasm = async (/** @type {any} */ file, /** @type {any} */ options) =>
+    String(file).endsWith("/pyodide.asm.wasm") ? Buffer.alloc(0) : readFile(file, options);
+  promises.readFile = /** @type {any} */ (readNoWasm);
+  syncBuiltinESMExports();
+  const instantiate = WebAssembly.instantiate;
+  const patched = async (/** @type {any} */ source, /** @type {any} */ imports) => {
+    if (!imports?.env?._emscripten_system) return instantiate.call(WebAssembly, source, imports);
+    if (refuse) refuseImports(imports.env);
+    answerErrors(imports.env);
+    if (check) imports.env._Py_CheckEmscriptenSignals_Helper = Object.assign(check, { sig: "i" });
+    WebAssembly.instantiate = instantiate;
+    promises.readFile = readFile;
+    syncBuiltinESMExports();
+    const module = await compiled;
+    const instance = await instantiate(module, imports);
+    main.memory = /** @type {any} */ (instance).exports.memory;
+    return { module, instance };
+  };
+  WebAssembly.instantiate = /** @type {any} */ (patched);
+}

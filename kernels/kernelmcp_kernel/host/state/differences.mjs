@@ -1,0 +1,137 @@
+// The pages of the wasm heap that differ from the boot image, and their content in the image.
+import fs from "node:fs";
+import { StateError } from "./state_error.mjs";
+
+export const PAGE = 4096;
+const SLICE = 1 << 20; // bytes read from the image at once
+const ZEROS = Buffer.alloc(PAGE);
+
+/** @typedef {[first: number, count: number]} Run pages that follow each other */
+
+/** @param {Run[]} runs */
+export function pagesIn(runs) {
+  return runs.reduce((sum, [, count]) => sum + count, 0);
+}
+
+/** Compares a heap with its boot image, whose file stays open: it may be replaced while the guest lives. */
+export class Differences {
+  /** @param {any} module Pyodide's @param {import("../image.mjs").Image} image */
+  constructor(module, image) {
+    this.module = module;
+    this.fd = image.fd;
+    let position = image.position;
+    /** @type {{first: number, end: number, position: number}[]} pages in the image's file; all others are zero */
+    this.stored = image.header.runs.map(([start, length]) => {
+      const run = { first: start / PAGE, end: (start + length) / PAGE, position };
+      position += length;
+      return run;
+    });
+    this.scratch = Buffer.allocUnsafe(SLICE);
+    /** @type {{runs: Run[], content: Buffer} | undefined} what this guest's own start changed, and the image's content of it */
+    this.prepared = undefined;
+  }
+
+  get heap() {
+    return Buffer.from(this.module.HEAPU8.buffer);
+  }
+
+  /** All pages that differ. */
+  find() {
+    /** @type {Run[]} */
+    let runs = [];
+    for (runs of this.#search());
+    return runs;
+  }
+
+  /** Find what this guest's own start changed, and read the image's content of it, so that loading a state is fast. In
+   * slices of a few milliseconds, until `isStopped`: whatever touches the heap meanwhile makes the result wrong. A heap that
+   * has grown has another buffer.
+   * @param {() => boolean} isStopped */
+  async prepare(isStopped) {
+    /** @type {Run[]} */
+    let runs = [];
+    const { buffer } = this.module.HEAPU8;
+    for (runs of this.#search()) {
+      await new Promise((resolve) => setImmediate(resolve));
+      if (isStopped() || this.module.HEAPU8.buffer !== buffer) return;
+    }
+    const content = Buffer.alloc(pagesIn(runs) * PAGE);
+    let at = 0;
+    for (const [first, count] of runs) {
+      this.#read(first, count, content.subarray(at, at + count * PAGE));
+      at += count * PAGE;
+    }
+    this.prepared = { runs, content };
+  }
+
+  /** Give the heap the image's content. */
+  revert() {
+    const { heap, prepared } = this;
+    this.prepared = undefined;
+    if (!prepared) {
+      for (const [first, count] of this.find()) this.#read(first, count, heap.subarray(first * PAGE, (first + count) * PAGE));
+      return;
+    }
+    let at = 0;
+    for (const [first, count] of prepared.runs) {
+      prepared.content.copy(heap, first * PAGE, at, at + count * PAGE);
+      at += count * PAGE;
+    }
+  }
+
+  /** Yields what has been found so far, slice after slice. @returns {Generator<Run[]>} */
+  *#search() {
+    const { heap, scratch } = this;
+    /** @type {Run[]} */
+    const runs = [];
+    /** @param {number} page @param {Buffer} content @param {number} at */
+    const compare = (page, content, at) => {
+      if (heap.compare(content, at, at + PAGE, page * PAGE, page * PAGE + PAGE) === 0) return;
+      const last = runs.at(-1);
+      if (last && last[0] + last[1] === page) last[1]++;
+      else runs.push([page, 1]);
+    };
+    const whole = { first: heap.length / PAGE, end: heap.length / PAGE, position: 0 };
+    let page = 0;
+    for (const { first, end, position } of [...this.stored, whole]) {
+      for (; page < first; page++) {
+        compare(page, ZEROS, 0);
+        if (page % (SLICE / PAGE) === 0) yield runs;
+      }
+      while (page < end) {
+        const count = Math.min(SLICE / PAGE, end - page);
+        this.#readStored(scratch.subarray(0, count * PAGE), position + (page - first) * PAGE);
+        for (let at = 0; at < count; at++, page++) compare(page, scratch, at * PAGE);
+        if (count * PAGE === SLICE || page % 64 === 0) yield runs;
+      }
+    }
+    yield runs;
+  }
+
+  /** The image's content of some pages. @param {number} first @param {number} count @param {Buffer} target */
+  #read(first, count, target) {
+    target.fill(0);
+    let [low, high] = [0, this.stored.length]; // binary search for the first run that ends after `first`
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.stored[middle].end > first) high = middle;
+      else low = middle + 1;
+    }
+    for (; low < this.stored.length; low++) {
+      const run = this.stored[low];
+      if (run.first >= first + count) break;
+      const [from, until] = [Math.max(first, run.first), Math.min(first + count, run.end)];
+      const place = target.subarray((from - first) * PAGE, (until - first) * PAGE);
+      this.#readStored(place, run.position + (from - run.first) * PAGE);
+    }
+  }
+
+  /** @param {Buffer} target @param {number} position */
+  #readStored(target, position) {
+    for (let done = 0; done < target.length; ) {
+      const count = fs.readSync(this.fd, target, done, target.length - done, position + done);
+      if (!count) throw new StateError("the boot image is cut short");
+      done += count;
+    }
+  }
+}

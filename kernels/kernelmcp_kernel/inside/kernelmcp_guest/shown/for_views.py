@@ -1,0 +1,80 @@
+"""More forms of an object, for a client whose user sees it in a page: the rows of a table, the data of a chart.
+
+They are added only to a cell whose request asks for them, under one mime type, which the server takes out: results,
+notebooks and other clients never have them.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+VIEW_TYPE = "application/vnd.kernelmcp.view+json"
+TABLE = "application/vnd.dataresource+json"
+# Of a table, the first rows, as many as fit.
+MAX_ROWS = 2_000
+MAX_TABLE_CHARS = 500_000
+MIN_ROWS = 10
+MAX_CHART_CHARS = 4_000_000
+# pandas' HTML has all of a smaller table.
+_HTML_ROWS, _HTML_COLUMNS = 60, 20
+# A browser's numbers are exact up to here.
+_MAX_EXACT = 2**53
+
+Bundle = dict[str, Any]
+
+
+class _Wanted:
+    """Whether the running cell's request asks for them."""
+
+    now = False
+
+
+wanted = _Wanted()
+
+
+def install(shell: Any) -> None:
+    """Register with the formatter of whole bundles: what it gives is added to the other forms."""
+    formatter = shell.display_formatter.mimebundle_formatter
+    for module in ("pandas", "pandas.core.frame"):  # depends on pandas' version
+        formatter.for_type_by_name(module, "DataFrame", _bundle)
+
+
+def chart(kind: str, make: Callable[[], Any]) -> Bundle:
+    """The data of a chart; nothing if they are not wanted, or too many."""
+    if not wanted.now:
+        return {}
+    try:
+        data = make()
+        fits = len(json.dumps(data)) <= MAX_CHART_CHARS
+    except Exception:  # noqa: BLE001  # what a chart holds may be anything, and its picture is there all the same
+        return {}
+    return {VIEW_TYPE: {kind: data}} if fits else {}
+
+
+def _bundle(frame: Any) -> tuple[Bundle, Bundle]:
+    return _of_frame(frame), {}
+
+
+def _of_frame(frame: Any) -> Bundle:
+    rows, columns = frame.shape
+    if not wanted.now or (rows <= _HTML_ROWS and columns <= _HTML_COLUMNS):
+        return {}
+    count = min(rows, MAX_ROWS)
+    try:
+        part = _exact(frame.head(count))
+        text = part.to_json(orient="table", date_format="iso")
+        while len(text) > MAX_TABLE_CHARS and count > MIN_ROWS:
+            count = max(MIN_ROWS, count * MAX_TABLE_CHARS // len(text) - 1)
+            text = part.head(count).to_json(orient="table", date_format="iso")
+    except Exception:  # noqa: BLE001  # names that occur twice, values that JSON does not have: its HTML is there
+        return {}
+    return {VIEW_TYPE: {TABLE: {**json.loads(text), "rows": rows}}} if len(text) <= MAX_TABLE_CHARS else {}
+
+
+def _exact(frame: Any) -> Any:
+    """The frame with integers as text where a browser would round them."""
+    pandas = sys.modules["pandas"]
+    integers = [name for name, kind in frame.dtypes.items() if pandas.api.types.is_integer_dtype(kind)]
+    large = [name for name in integers if frame[name].abs().max() > _MAX_EXACT]
+    return frame.astype(dict.fromkeys(large, str)) if large else frame

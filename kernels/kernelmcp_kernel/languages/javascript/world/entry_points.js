@@ -1,0 +1,55 @@
+// What the host calls.
+(host, world) => {
+  "use strict";
+  const { inspect, modules, timers } = world;
+
+  const MAX_CHARS = 100_000;
+  const { random } = Math;
+  const start = (value) => String(value).slice(0, MAX_CHARS);
+  const isError = (value) => {
+    try {
+      return value instanceof Error;
+    } catch {
+      return false; // a proxy's own
+    }
+  };
+  return {
+    inspect: (value) => inspect(value),
+    // What a program asks for, and not a person: a text is whole.
+    whole: (value) => (typeof value === "string" ? JSON.stringify(value) : inspect(value)),
+    fault: (error) => {
+      const { name, message, stack } = isError(error) ? error : { name: "Error", message: `thrown: ${inspect(error)}`, stack: "" };
+      const cause = isError(error) && Object.hasOwn(error, "cause") ? `\n[cause]: ${inspect(error.cause)}` : "";
+      return JSON.stringify({ name: start(name), message: start(message), stack: start(`${stack}${cause}`) });
+    },
+    names: (name) => Object.keys(modules[name.replace(/^node:/, "")] ?? {}).filter((one) => /^[A-Za-z_$][\w$]*$/.test(one)).join(" "),
+    fire: (number) => {
+      const timer = timers.get(number);
+      if (!timer) return;
+      if (!timer.again) timers.delete(number);
+      timer.callback(...timer.values);
+    },
+    stopAll: () => timers.clear(),
+    random,
+    setEnvironment: (text) => {
+      process.env = JSON.parse(text);
+    },
+    complete: (text) => {
+      const parts = text.split(".");
+      const last = parts.pop();
+      let value = globalThis;
+      for (const part of parts) {
+        const found = value === undefined || value === null ? undefined : Object.getOwnPropertyDescriptor(Object(value), part);
+        if (!found || found.get) return "[]";
+        value = found.value;
+      }
+      const names = new Set();
+      for (let one = Object(value); one; one = Object.getPrototypeOf(one)) for (const name of Object.getOwnPropertyNames(one)) names.add(name);
+      return JSON.stringify([...names].filter((name) => name.startsWith(last) && /^[A-Za-z_$][\w$]*$/.test(name)).sort().slice(0, 500));
+    },
+    describe: (text) => {
+      const value = text.split(".").reduce((found, part) => Object.getOwnPropertyDescriptor(Object(found), part)?.value, globalThis);
+      return value === undefined ? "" : typeof value === "function" ? String(value).slice(0, 2000) : inspect(value, { depth: 2 });
+    },
+  };
+};

@@ -1,0 +1,76 @@
+"""Which checkpoints a session keeps."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from kernelmcp.errors import ResourceLimitExceeded
+from kernelmcp.sessions.hibernation.checkpoints import Checkpoints
+from kernelmcp.sessions.storage.record import Checkpoint, Record
+
+NOW = "2026-01-01T00:00:00+00:00"
+
+
+def made(name: str, megabytes: int, *, is_automatic: bool = False) -> Checkpoint:
+    size = megabytes * 2**20
+    return Checkpoint(
+        name=name,
+        folder=secrets.token_hex(8),
+        number=1,
+        created_at=NOW,
+        execution_count=1,
+        size_bytes=size,
+        total_bytes=size,
+        is_automatic=is_automatic,
+    )
+
+
+@pytest.fixture
+def record() -> Record:
+    return Record(session_id="s", principal="local", created_at=NOW, last_used_at=NOW)
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, record: Record) -> Checkpoints:
+    return Checkpoints(tmp_path, record, 20, 20, 100 * 2**20)
+
+
+def add(checkpoints: Checkpoints, checkpoint: Checkpoint) -> list[Path]:
+    return checkpoints.add(checkpoint, lambda: None, is_named=not checkpoint.is_automatic)
+
+
+def test_an_automatic_checkpoint_displaces_none_that_was_asked_for(checkpoints: Checkpoints, record: Record) -> None:
+    add(checkpoints, made("asked", 60))
+    add(checkpoints, made("cell-1", 30, is_automatic=True))
+    with pytest.raises(ResourceLimitExceeded, match="no room beside those that were asked for"):
+        add(checkpoints, made("cell-2", 50, is_automatic=True))
+    assert [(each.name, each.size_bytes >> 20) for each in record.checkpoints] == [("asked", 60), ("cell-1", 30)]
+    [left] = add(checkpoints, made("cell-3", 40, is_automatic=True))
+    assert [each.name for each in record.checkpoints] == ["asked", "cell-3"]
+    assert left.name not in {each.folder for each in record.checkpoints}
+    add(checkpoints, made("next", 90))
+    assert [each.name for each in record.checkpoints] == ["next"], "who asks for one displaces older ones"
+
+
+def test_a_record_that_cannot_be_written_changes_nothing(checkpoints: Checkpoints, record: Record) -> None:
+    def fail() -> None:
+        raise OSError
+
+    add(checkpoints, made("asked", 60))
+    record.newest_is_now = False
+    before = record.model_copy(deep=True)
+    with pytest.raises(OSError):  # noqa: PT011  # as it was raised
+        checkpoints.add(made("next", 60), fail, is_named=True)
+    assert record == before
+
+
+def test_what_no_record_lists_is_found(tmp_path: Path, checkpoints: Checkpoints) -> None:
+    assert checkpoints.remains == []
+    kept = made("asked", 1)
+    add(checkpoints, kept)
+    checkpoints.folder(kept).mkdir(parents=True)
+    half = checkpoints.new_folder()
+    assert checkpoints.remains == [half]

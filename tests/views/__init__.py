@@ -1,0 +1,1 @@
+"""Views in a browser: a host with the public AppBridge, the policies of three hosts, and the real server."""

@@ -1,0 +1,20 @@
+"""The real server of the other tests, for a client with views; one browser for the tests of a file."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Browser
+
+from ..server.conftest import *  # noqa: F403  # its fixtures
+from .rig import chromium
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with chromium() as found:
+        yield found

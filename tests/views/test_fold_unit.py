@@ -1,0 +1,74 @@
+"""What a guest sends for views alone is in no result and no record."""
+
+from typing import Any
+
+import pytest
+
+from kernelmcp.cells import line
+from kernelmcp.cells.cell import Outputs
+from kernelmcp.cells.event import Op
+from kernelmcp.cells.fold import VIEW_TYPE, DisplayIds, Fold
+from kernelmcp.config.models import Policy
+from kernelmcp.mcp_server.views.pages import TABLE, raw
+
+ROWS = {"schema": {"fields": [{"name": "a"}]}, "data": [{"a": 1}], "rows": 5000}
+
+
+def fold_of(events: list[Op], **limits: Any) -> Fold:
+    return Fold(Outputs(), Policy(**limits), DisplayIds(), events.append)
+
+
+def shown(views: Any, number: int = 0) -> dict[str, Any]:
+    data = {"text/plain": f"table {number}", VIEW_TYPE: views}
+    return {"data": data, "metadata": {}, "transient": {"display_id": "one"}}
+
+
+def test_the_forms_for_views_are_beside_the_bundle() -> None:
+    events: list[Op] = []
+    fold = fold_of(events)
+    fold.hear("display_data", shown({TABLE: ROWS}))
+    [display] = fold.outputs.displays
+    assert display.data == {"text/plain": "table 0"}
+    assert display.for_views == {TABLE: ROWS}
+    assert VIEW_TYPE not in str(events)
+    assert VIEW_TYPE.encode() not in line.to_line("a" * 16, "x", {}, fold.outputs)
+    assert raw(fold.outputs, 0, TABLE) is not None
+    assert fold.outputs.held == display.weight > 0
+
+
+def test_an_update_replaces_them() -> None:
+    fold = fold_of([])
+    fold.hear("display_data", shown({TABLE: ROWS}))
+    before = fold.outputs.held
+    fold.hear("update_display_data", shown({TABLE: {**ROWS, "rows": 1}}, 1))
+    assert fold.outputs.displays[0].for_views[TABLE]["rows"] == 1
+    assert fold.outputs.held == before
+    fold.hear("update_display_data", shown({}, 2))
+    assert fold.outputs.displays[0].for_views == {}
+    assert fold.outputs.held == fold.outputs.displays[0].weight < before
+
+
+def test_without_room_for_them_the_object_stays() -> None:
+    fold = fold_of([], outputs_max_bytes=10_000)
+    fold.hear("display_data", shown({TABLE: {**ROWS, "data": [{"a": n} for n in range(1000)]}}))
+    [display] = fold.outputs.displays
+    assert display.data == {"text/plain": "table 0"}
+    assert display.for_views == {}
+    assert fold.outputs.held <= 10_000
+
+
+@pytest.mark.parametrize("views", [None, "text", [1], {"no type": 1}, {TABLE: float("nan")}])
+def test_strange_forms_are_left_out_or_harmless(views: Any) -> None:
+    fold = fold_of([])
+    fold.hear("display_data", shown(views))
+    assert fold.outputs.displays[0].data == {"text/plain": "table 0"}
+    assert fold.outputs.displays[0].for_views in ({}, {TABLE: None})
+
+
+def test_forms_that_are_nested_too_deeply_are_left_out() -> None:
+    deep: Any = 1
+    for _ in range(200):
+        deep = [deep]
+    fold = fold_of([])
+    fold.hear("display_data", shown({TABLE: deep}))
+    assert fold.outputs.displays[0].for_views == {}
