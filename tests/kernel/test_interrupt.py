@@ -1,7 +1,10 @@
 """An interrupt ends what runs and keeps the variables; what cannot be interrupted is killed, and that is said."""
 
 import json
+import signal
+import struct
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -74,14 +77,57 @@ def test_c_code_may_ask_for_signals_at_each_digit_without_a_look_at_the_clock() 
     assert (in_the_evaluation_loop, in_c, in_c_as_it_begins) == (3200, 100, 100)
 
 
+COUNTS_THE_PROCESSORS_TIME = f"""
+import {{ Interrupts }} from "{HOST}/interrupts.mjs";
+import fs from "node:fs";
+import process from "node:process";
+const now = performance.now.bind(performance);
+let later = 0;
+performance.now = () => now() + later;
+const interrupts = new Interrupts(fs.openSync(process.argv[1]), () => undefined, () => undefined);
+const signals = interrupts.buffer({{ HEAP32: [0], __Py_emscripten_signal_clock: 0 }});
+interrupts.begin(1);
+later = 1000;
+const found = [signals[0]];
+interrupts.heard();
+later = 3_600_000;
+found.push(signals[0]);
+for (const since = process.cpuUsage(); process.cpuUsage(since).user < 250_000; );
+later += 1000;
+found.push(signals[0]);
+console.log(JSON.stringify(found));
+"""
+
+
+def test_a_busy_machine_does_not_make_an_interrupted_cell_stuck(tmp_path: Path) -> None:
+    """It has not had the processor since the interrupt, and its event loop no chance to turn."""
+    (tmp_path / "pipe").write_bytes(struct.pack("<I", 1))
+    command = [str(node_binary()), "--input-type=module", "-e", COUNTS_THE_PROCESSORS_TIME, str(tmp_path / "pipe")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(ran.stdout) == [signal.SIGINT, 0, signal.SIGUSR1]
+
+
+OPENS_MANY = """
+import asyncio
+from kernelmcp_guest.blocking import host_call
+while True:
+    for _ in range(50): open('f', 'w')
+"""
+
+
 @pytest.mark.parametrize(
     "code",
-    ["while True: open('f', 'w').write('x')", "while True: open('f', 'w')"],
-    ids=["written", "opened"],
+    [
+        "while True: open('f', 'w').write('x')",
+        "while True: open('f', 'w')",
+        f"{OPENS_MANY}    await asyncio.sleep(0)",
+        f"{OPENS_MANY}    host_call('install', module='no')",
+    ],
+    ids=["written", "opened", "opened, and the event loop turns", "opened, and the host answers"],
 )
 def test_an_interrupt_that_a_files_destructor_throws_away_is_raised_again(kernel: Kernel, code: str) -> None:
     kernel.run("kept = 41")
-    for _ in range(3):
+    for _ in range(10):
         ran = kernel.interrupt_once_it_prints(GO + code)
         assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
     assert kernel.run("kept + 1").result == "42"

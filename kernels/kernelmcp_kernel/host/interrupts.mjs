@@ -16,12 +16,19 @@ const TURNS = 50; // of the evaluation loop, from one look for signals to the ne
 const CALLS_OF_C = 32; // to the signal check, for one look at the clock
 const HOLD_MS = 100; // from asking to waiting takes microseconds; a coroutine may go on for long
 
+/** @param {NodeJS.CpuUsage} since @returns {number} */
+function spentMs(since) {
+  return process.cpuUsage(since).user / 1000;
+}
+
 export class Interrupts {
-  /** @param {number} fd non-blocking @param {(request: number) => void} consumed @param {() => void} tick */
-  constructor(fd, consumed, tick) {
+  /** @param {number} fd non-blocking @param {(request: number) => void} consumed @param {() => void} tick
+   * @param {() => void} turned the event loop has turned after a signal */
+  constructor(fd, consumed, tick, turned = () => undefined) {
     this.fd = fd;
     this.consumed = consumed;
     this.tick = tick;
+    this.turned = turned;
     this.current = 0; // the request that runs; 0: none
     this.newest = 0; // the request that has begun last
     this.wanted = 0; // the newest request that an interrupt was sent for
@@ -33,7 +40,8 @@ export class Interrupts {
     this.calls = 0; // of C code to the signal check
     /** @type {NodeJS.CpuUsage | undefined} while Python is about to wait or to go on: since when */
     this.heldFrom = undefined;
-    this.stuckAt = Infinity; // when to say that an interrupt has not got through
+    /** @type {NodeJS.CpuUsage | undefined} while a signal waits for the event loop to turn: since when */
+    this.stuckFrom = undefined;
     this.endBackground = false; // BACKGROUND was sent, and no request has come since
     this.bytes = Buffer.alloc(256);
     this.naps = new Int32Array(new SharedArrayBuffer(4));
@@ -120,7 +128,7 @@ export class Interrupts {
   }
 
   #isHeld() {
-    return this.heldFrom !== undefined && process.cpuUsage(this.heldFrom).user < HOLD_MS * 1000;
+    return this.heldFrom !== undefined && spentMs(this.heldFrom) < HOLD_MS;
   }
 
   /** Was an interrupt sent for a request that has not begun? What has the event loop is of no request then. */
@@ -128,10 +136,13 @@ export class Interrupts {
     return this.wanted > this.newest;
   }
 
-  /** From now on the event loop has STUCK_MS to turn. @param {number} now */
-  #expectTurn(now) {
-    this.stuckAt = now + STUCK_MS;
-    setImmediate(() => (this.stuckAt = Infinity));
+  /** From now on the event loop has STUCK_MS of the processor's time to turn: on a busy machine, much more of the clock's. */
+  #expectTurn() {
+    this.stuckFrom = process.cpuUsage();
+    setImmediate(() => {
+      this.stuckFrom = undefined;
+      this.turned();
+    });
   }
 
   /** What CPython's signal check calls instead of Pyodide's function, which reads the buffer: the number of a signal, or 0.
@@ -158,18 +169,17 @@ export class Interrupts {
 
   #signal() {
     if (!this.isDue()) return 0;
-    const now = this.polledAt;
     if (this.#isHeld()) return 0;
     if (this.#isWanted()) {
-      this.#expectTurn(now);
+      this.#expectTurn();
       return SIGINT;
     }
     // While the event loop turns, its frame cancels what is in the background: KeyboardInterrupt between two steps of a task
     // would be lost with the step, and the task would neither go on nor end.
     const background = this.endBackground || this.#isKeptFromBeginning();
-    if (background && this.stuckAt === Infinity) this.#expectTurn(now);
-    if (now < this.stuckAt) return 0;
-    this.stuckAt = now + STUCK_MS;
+    if (background && !this.stuckFrom) this.#expectTurn();
+    if (!this.stuckFrom || spentMs(this.stuckFrom) < STUCK_MS) return 0;
+    this.stuckFrom = process.cpuUsage();
     if (!background) return SIGUSR1;
     this.endBackground = false;
     return SIGUSR2;

@@ -57,6 +57,7 @@ const interrupts = new Interrupts(
   INTERRUPTS,
   () => emit(JSON.stringify({ type: "interrupted", id: currentId, content: {} })),
   () => streams.tick(),
+  () => guest.after_signal(),
 );
 
 /** A host call: a frame up, later a `result` frame down. @param {string} id @param {string} text @returns {Promise<string>} */
@@ -74,6 +75,11 @@ function ask(id, text) {
 /** A host call of JavaScript's. @param {string} text @returns {Promise<string>} */
 function askNow(text) {
   return currentId ? ask(currentId, text) : Promise.reject(new Error("a request is made only while a cell runs"));
+}
+
+/** The cell is interrupted: who waits for the host no longer does. */
+function rejectHostCalls() {
+  for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
 }
 
 /** @param {number} call @returns {Waiter | undefined} */
@@ -129,6 +135,7 @@ async function boot() {
       streams.write(name, text, id),
     flush_streams: () => streams.flush(),
     ask,
+    reject_calls: rejectHostCalls,
     nap: (/** @type {number} */ ms) => interrupts.nap(ms),
     heard: () => interrupts.heard(),
     was_interrupted: () => interrupts.wasTaken(),
@@ -142,9 +149,10 @@ async function boot() {
     module.attach(host, settings.folder ?? "", settings.how_to_see_more, companions, continues);
     pyodide.setInterruptBuffer(interrupts.buffer(pyodide._module));
     // Looked up once: each look-up makes a proxy.
-    const { handle, notify, interrupt, usable, set_environment, add_packages, end_background } = module;
-    const { reasons_against_saving, reseed } = module;
-    return { handle, notify, interrupt, usable, set_environment, add_packages, end_background, reasons_against_saving, reseed };
+    const { handle, notify, interrupt, after_signal, end_background } = module;
+    const { usable, set_environment, add_packages, reasons_against_saving, reseed } = module;
+    const ofInterrupts = { interrupt, after_signal, end_background };
+    return { handle, notify, ...ofInterrupts, usable, set_environment, add_packages, reasons_against_saving, reseed };
   };
   const guest = connect(false);
   const session = new SessionState(pyodide, image, recorder, finalizers, { host, ...host });
@@ -178,9 +186,7 @@ function mountPackages(packages) {
 
 /** Deliver an interrupt to a guest that waits; one that computes finds it by itself. */
 function deliverInterrupt() {
-  if (!interrupts.take()) return;
-  guest.interrupt();
-  for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
+  if (interrupts.take()) guest.interrupt();
 }
 
 /** Python has swallowed an interrupt: it comes again, also when nothing computes any more, unless that is taken back. */

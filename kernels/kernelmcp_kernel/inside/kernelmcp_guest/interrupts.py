@@ -40,7 +40,7 @@ def on_interrupt_signal(signum: int, frame: object) -> None:
     if task is None or (asyncio.current_task() is task and task.get_coro().cr_running):
         swallowed_interrupts.raise_watched()
     running.cancelled = True
-    task.cancel()
+    interrupt()
 
 
 def on_stuck_signal(signum: int, frame: object) -> None:
@@ -50,8 +50,14 @@ def on_stuck_signal(signum: int, frame: object) -> None:
         return
     if running.cancelled:
         running.cancelled = False
-        raise KeyboardInterrupt
+        swallowed_interrupts.raise_watched()
     swallowed_interrupts.raise_again()
+
+
+def after_signal() -> None:
+    """The event loop has turned since the signal: code that has not seen its KeyboardInterrupt by now never will."""
+    if running.active and swallowed_interrupts.take():
+        interrupt()
 
 
 def on_swallowed(unraisable: Any) -> None:
@@ -84,6 +90,7 @@ def interrupt() -> None:
     if running.task is not None and running.task not in blocked:
         running.task.cancel()
         blocking.cancel_blocked()
+    bridge.reject_calls()
 
 
 def end_background() -> None:
