@@ -47,12 +47,13 @@ ALL: list[PersonalKind] = ["email", "phone", "card"]
 def test_what_is_personal_is_found_and_comes_back(text: str) -> None:
     tokens = Tokens()
     hidden = tokens.hide(text, ALL)
+    others = Tokens().hide(text, ALL)  # the tokens' letters are drawn, and may happen to spell a part
     for part in ("alice", "bob", "1234", "4111", "0004", "example", "\uff41"):
-        assert part not in hidden
+        assert part not in hidden or part not in others
     assert tokens.hide(text, ALL) == hidden  # stable
     assert tokens.reveal(hidden) == text
     assert Tokens().reveal(hidden) == hidden  # another session's tokens mean nothing
-    assert Tokens().hide(text, ALL) != hidden
+    assert others != hidden
 
 
 @pytest.mark.parametrize(
