@@ -25,7 +25,7 @@ from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import check_name
 from kernelmcp.sessions.hibernation.automatic import AutomaticCheckpoints
 from kernelmcp.sessions.hibernation.checkpoints import Checkpoints
-from kernelmcp.sessions.hibernation.envelope import key_of
+from kernelmcp.sessions.hibernation.envelope import StateRefused, key_of
 from kernelmcp.sessions.hibernation.saved_variables import Beginning
 from kernelmcp.sessions.hibernation.state_files import STATE_FILE, SavedState, StateNotLoaded, StateNotSaved, draft_of
 from kernelmcp.sessions.queue import ExecutionQueue
@@ -266,6 +266,12 @@ class Past:
             raise InvalidArgument(
                 f"the variables of session {self._record.session_id!r} cannot be saved now: {'; '.join(exc.reasons)}",
                 "End what is named, then try again.",
+                session_id=self._record.session_id,
+            ) from exc
+        except StateRefused as exc:
+            raise InvalidArgument(
+                f"the variables of session {self._record.session_id!r} cannot be kept: the saved state {exc}",
+                "Run a cell: the session begins afresh with it, and its files are kept.",
                 session_id=self._record.session_id,
             ) from exc
         except StateNotLoaded as exc:

@@ -15,7 +15,7 @@ from kernelmcp.sessions.hibernation.envelope import key_of, seal, unseal
 
 from .support import Connect
 from .test_continuing import fields, killed, text
-from .test_hibernation import execute, flip, run
+from .test_hibernation import execute, flip, run, state_of
 
 pytestmark = [
     pytest.mark.anyio,
@@ -624,3 +624,36 @@ async def test_installed_packages_are_as_they_were_and_the_record_stays_small(co
             client, "restore_session", session_id="s", name="before"
         )
         assert (await run(client, "six.__name__", session_id="s"))["result"] == "'six'"
+
+
+async def test_a_damaged_state_is_not_made_a_checkpoint(connect: Connect, tmp_path: Path) -> None:
+    async with connect() as client:
+        await run(client, "x = 1; open('f', 'w').write('kept')", session_id="s")
+        await call(client, "stop_session", session_id="s")
+        flip(state_of(tmp_path, "s"))
+        assert "is damaged" in await refused(client, "checkpoint_session", session_id="s", name="a")
+        assert "is damaged" in await refused(client, "create_session", from_session="s", session_id="fork")
+        assert names_of_sessions(tmp_path) == ["s"]
+        found = await run(client, "open('f').read(), 'x' in globals()", session_id="s")
+        assert (found["result"], found["state_lost"]) == ("('kept', False)", True)
+        await call(client, "checkpoint_session", session_id="s", name="a")
+
+
+async def test_who_no_longer_waits_for_a_restore_finds_it_whole_or_not_begun(connect: Connect) -> None:
+    look = "x, open('f').read()"
+    async with connect() as client:
+        await run(client, "x = 1; open('f', 'w').write('one')", session_id="s")
+        await call(client, "checkpoint_session", session_id="s", name="a")
+        found: set[str] = set()
+        for hundredths in range(0, 40, 4):
+            await run(client, "x = 2; open('f', 'w').write('two')", session_id="s")
+            going = asyncio.create_task(client.call_tool("restore_session", {"session_id": "s", "name": "a"}))
+            await asyncio.wait({going}, timeout=hundredths / 100)
+            going.cancel()
+            await asyncio.wait({going})
+            seen = await run(client, look, session_id="s")
+            assert not seen["state_lost"]
+            found.add(seen["result"])
+        assert found <= {"(1, 'one')", "(2, 'two')"}
+        await call(client, "restore_session", session_id="s", name="a")
+        assert (await run(client, look, session_id="s"))["result"] == "(1, 'one')"
