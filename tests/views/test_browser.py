@@ -78,7 +78,8 @@ async def test_what_became_of_the_variables_is_in_the_line(connect: Connect, bro
 
 
 async def test_text_is_seen_while_the_cell_runs(connect: Connect, browser: Browser) -> None:
-    code = "import asyncio\nprint('step 1')\nawait asyncio.sleep(3)\nprint('step 2')\nawait asyncio.sleep(3)\nprint('step 3')"
+    code = "import asyncio, os\nprint('step 1')\nawait asyncio.sleep(1)\nprint('step 2')\n"
+    code += "while not os.path.exists('go'): await asyncio.sleep(.05)\nprint('step 3')"
     async with connect(extensions=UI) as client, host_page(browser, client) as host:
         view = await host.open(code)
         results: list[Any] = []
@@ -91,6 +92,7 @@ async def test_text_is_seen_while_the_cell_runs(connect: Connect, browser: Brows
             await view.shows("step 2")
             assert not results
             assert "stop" in await view.text()
+            await client.call_tool("write_file", {"path": "go", "content": ""})
         await view.give(results[0])
         await view.shows("step 3")
         await view.shows("✓")
