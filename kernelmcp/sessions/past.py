@@ -271,7 +271,7 @@ class Past:
         except StateRefused as exc:
             raise InvalidArgument(
                 f"the variables of session {self._record.session_id!r} cannot be kept: the saved state {exc}",
-                "Run a cell: the session begins afresh with it, and its files are kept.",
+                "Run a cell, which says what became of the variables, then try again. The files are kept.",
                 session_id=self._record.session_id,
             ) from exc
         except StateNotLoaded as exc:

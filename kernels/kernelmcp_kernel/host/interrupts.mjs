@@ -18,7 +18,8 @@ const HOLD_MS = 100; // from asking to waiting takes microseconds; a coroutine m
 
 /** @param {NodeJS.CpuUsage} since @returns {number} */
 function spentMs(since) {
-  return process.cpuUsage(since).user / 1000;
+  const { user, system } = process.cpuUsage(since);
+  return (user + system) / 1000;
 }
 
 export class Interrupts {

@@ -57,6 +57,7 @@ def on_stuck_signal(signum: int, frame: object) -> None:
 def after_signal() -> None:
     """The event loop has turned since the signal: code that has not seen its KeyboardInterrupt by now never will."""
     if running.active and swallowed_interrupts.take():
+        bridge.interrupt_again(False)  # this is that one
         interrupt()
 
 
