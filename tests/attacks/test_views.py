@@ -154,8 +154,16 @@ class Witness:
         self.seen.append(f"download {download.suggested_filename}")
 
 
-async def attacked(host: Host, code: str) -> tuple[View, list[str]]:
+async def attacked(host: Host, code: str, *, is_markup: bool = False) -> tuple[View, list[str]]:
     """Show a cell, click on everything in its frames, and return what was reported to the view's window."""
+
+    async def is_shown() -> bool:
+        try:
+            texts = [await frame.evaluate("document.documentElement.innerText") for frame in view.frame.child_frames]
+        except Error:  # it is not loaded yet
+            return False
+        return any("seen" in text for text in texts)
+
     result = await host.client.call_tool("execute_code", {"code": code})
     view = await host.open(code)
     await view.frame.evaluate(
@@ -163,6 +171,8 @@ async def attacked(host: Host, code: str) -> tuple[View, list[str]]:
     )
     await view.give(result)
     await view.see("pre:not(.code), iframe, .grid")
+    if is_markup:
+        await view.until(is_shown)
     await host.page.wait_for_timeout(700)  # for what would come by itself
     for frame in view.frame.child_frames:
         for name in "abcdef":
@@ -193,7 +203,7 @@ async def test_nothing_that_a_guest_displays_runs_or_leaves(connect: Connect, br
                 cell = CELL.format(
                     html=html, svg=SVG, text=TEXT, table=TABLE, error="<img src=EVIL/error onerror=alert(1)>"
                 )
-                view, heard = await attacked(host, cell.replace("EVIL", f"http://127.0.0.1:{port}"))
+                view, heard = await attacked(host, cell.replace("EVIL", f"http://127.0.0.1:{port}"), is_markup=True)
                 said = await view.said()
                 nothing_left(host, witness, said, heard)
                 assert "FORGED" not in await view.text(), name

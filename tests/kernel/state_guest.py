@@ -36,6 +36,7 @@ class StateGuest:
         language: type[Language] = Python,
     ) -> None:
         self._directory = SandboxDirectory(folder)
+        self.workspace = self._directory.workspace
         self._spawned = spawn_guest(self._directory, change(language().launch(self._directory)))
         self._buffer = b""
         self._cells = 0
@@ -101,9 +102,12 @@ class StateGuest:
 
         def read() -> None:
             while True:
+                is_last = done.is_set()  # asked first: what was written before the answer is there then
                 if select.select([self._spawned.state_out], [], [], 0.02)[0]:
-                    data.extend(os.read(self._spawned.state_out, 1 << 20))
-                elif done.is_set():
+                    if not (found := os.read(self._spawned.state_out, 1 << 20)):
+                        return
+                    data.extend(found)
+                elif is_last:
                     return
 
         reader = threading.Thread(target=read)

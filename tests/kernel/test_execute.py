@@ -46,12 +46,13 @@ def test_top_level_await_and_asyncio_run_work(kernel: Kernel) -> None:
 
 def test_output_of_a_task_left_behind_goes_to_the_cell_that_started_it(kernel: Kernel) -> None:
     code = (
-        "import asyncio\nasync def later():\n    await asyncio.sleep(0.2)\n    print('late', flush=True)\n"
+        "import asyncio\ngo = asyncio.Event()\n"
+        "async def later():\n    await go.wait()\n    print('late', flush=True)\n"
         "task = asyncio.ensure_future(later())\nawait asyncio.sleep(0)"
     )
     request = kernel.send(code)
     kernel.finish(request)
-    waiting = kernel.send("await task")
+    waiting = kernel.send("go.set(); await task")
     assert kernel.output(request)["content"]["text"] == "late\n"
     kernel.finish(waiting)
 
@@ -71,7 +72,7 @@ def test_a_silent_cell_shows_no_result_and_does_not_count(kernel: Kernel) -> Non
 
 
 def test_an_error_aborts_what_is_queued_and_nothing_later(kernel: Kernel) -> None:
-    requests = [kernel.send("print('go', flush=True); import time; time.sleep(0.3); 1 / 0"), *map(kernel.send, "234")]
+    requests = [kernel.send("print('go', flush=True); import time; time.sleep(3); 1 / 0"), *map(kernel.send, "234")]
     replies = [kernel.reply(request)["content"]["status"] for request in requests]
     assert replies == ["error", "aborted", "aborted", "aborted"]
     assert kernel.run("5").result == "5"

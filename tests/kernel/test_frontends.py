@@ -55,7 +55,7 @@ def test_the_kernel_runs_under_ipkernelapp(tmp_path: Path) -> None:
         assert kernel.run("1 + 1").result == "2"
         ran = kernel.interrupt_once_it_prints("print('go', flush=True)\nwhile True: pass")
         assert ran.error == "KeyboardInterrupt: "
-        requests = [kernel.send("1 / 0"), kernel.send("2")]
+        requests = [kernel.send("import time; time.sleep(3); 1 / 0"), kernel.send("2")]
         assert [kernel.reply(r)["content"]["status"] for r in requests] == ["error", "aborted"]
         guests = kernel.guests()
         kernel.send("import os; os.kill(os.getpid(), 9)")

@@ -171,9 +171,12 @@ def test_a_flood_of_forged_requests_leaves_the_kernel_small_and_the_site_in_peac
 
 def test_a_request_ends_with_its_cell(kernel: Kernel, site: Site) -> None:
     site.ended.clear()
-    assert (
-        kernel.run("task = asyncio.ensure_future(js.fetch(site + '/silent'))\nawait asyncio.sleep(0.2)").status == "ok"
-    )
+    before = len(site.arrived)
+    request = kernel.send("task = asyncio.ensure_future(js.fetch(site + '/silent'))\ninput()", allow_stdin=True)
+    assert kernel.client.get_stdin_msg(timeout=DEADLINE)
+    assert wait_until(lambda: len(site.arrived) > before)
+    kernel.client.input("")
+    assert kernel.finish(request).status == "ok"
     assert site.ended.wait(DEADLINE), "the connection is still there"
     failed = kernel.run("try: await task\nexcept Exception as error: print(error)")
     assert "the cell that made this call has ended" in failed.text()

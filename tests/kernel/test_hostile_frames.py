@@ -17,6 +17,7 @@ import pytest
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
+from kernelmcp_kernel.guests.state_pipes import FilePart
 from kernelmcp_kernel.runtime.guest_process import Spawned
 
 from .conftest import running_kernel
@@ -126,7 +127,7 @@ def moved(program: str, op: Literal["save_state", "load_state"]) -> tuple[dict[s
             file.flush()
             pipes = guest.state_pipes
             saving = pipes.receiving(lambda data: sizes.append(len(data)))
-            with saving if op == "save_state" else pipes.sending([(file.fileno(), 3_000_000)]):
+            with saving if op == "save_state" else pipes.sending([FilePart(file.fileno(), 0, 3_000_000)]):
                 try:
                     answer = await guest.move_state(op, {})
                 except GuestDied as death:

@@ -279,6 +279,13 @@ def test_a_constraint_of_pips_configuration_is_told_as_that(
         install(settings, store, "foreign")
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version is looked for however long that takes: on a busy machine it would not be found in time."""
+    monkeypatch.setattr(resolver, "_REFUSAL_SECONDS", 120.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_version_from_years_ago_is_not_taken_because_the_newer_ones_cannot_be_had(
     index: Index, settings: PackageSettings, store: Store
 ) -> None:
@@ -307,12 +314,6 @@ def test_a_needed_version_that_is_not_there_is_told_with_who_needs_it(
     assert str(refused.value) == (
         "elder: young<8,>=7 (which elder needs): there is no such version for this sandbox; there are: 9.0"
     )
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version is looked for however long that takes: on a busy machine it would not be found in time."""
-    monkeypatch.setattr(resolver, "_REFUSAL_SECONDS", 120.0)
 
 
 @pytest.mark.usefixtures("patient")

@@ -18,12 +18,14 @@ ROOT = Path(__file__).parents[2]
 THREE_TESTS = """
 from tests.kernel import driver
 from tests.kernel.conftest import kernel, shared_kernels_answer
-driver.Kernel.check.__defaults__ = (1.0,)
+patient = driver.Kernel.check.__defaults__
 def test_before(kernel):
     assert kernel.run("1").result == "1"
 def test_that_breaks_it(kernel):
+    driver.Kernel.check.__defaults__ = (1.0,)
     kernel.send("import time; time.sleep(1000)")
 def test_after(kernel):
+    driver.Kernel.check.__defaults__ = patient
     assert kernel.run("2").result == "2"
 """
 

@@ -259,8 +259,10 @@ def test_a_save_that_is_refused_looks_for_garbage_once(start: Start) -> None:
 
 
 def test_a_state_is_not_saved_while_a_cell_runs(refusing: StateGuest) -> None:
-    refusing.begin("await asyncio.sleep(1); 'done'")
+    wait = "import asyncio, os\nwhile not os.path.exists('/workspace/go'): await asyncio.sleep(0.02)\n'done'"
+    refusing.begin(wait)
     answer, state = refusing.save()
+    (refusing.workspace / "go").touch()
     assert (answer, state) == ({"ok": False, "reasons": ["a cell is running"]}, b"")
     assert refusing.finish() == "'done'"
 

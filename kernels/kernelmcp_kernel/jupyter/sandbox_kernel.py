@@ -347,6 +347,8 @@ class SandboxKernel(PastKernel):
         of this process, with its secrets, and could not be distinguished from one that the system or a person sent.
         """
         name = call.get("signal")
+        if request.cell.ended:  # this call and the reply have come together
+            raise HostCallError(CELL_ENDED)
         number = signal.Signals.__members__.get(name) if isinstance(name, str) and name in _DEADLY else None
         if number is None:
             raise HostCallError("the host knows no deadly signal of that name")
