@@ -50,6 +50,11 @@ def _has(handler: Any, kernel_id: Any) -> bool:
 
 class Kernels(MainKernelHandler):
     @web.authenticated
+    async def get(self) -> None:
+        await _watch(self).has_looked.wait()
+        await _inherited(super().get())
+
+    @web.authenticated
     async def post(self) -> None:
         raise web.HTTPError(403, NOT_FROM_LAB)
 
@@ -76,6 +81,11 @@ class KernelAction(KernelActionHandler):
 
 
 class Sessions(SessionRootHandler):
+    @web.authenticated
+    async def get(self) -> None:
+        await _watch(self).has_looked.wait()
+        await _inherited(super().get())
+
     @web.authenticated
     async def post(self) -> None:
         """For a session's notebook: use its kernel, started if necessary. Another notebook may use an existing

@@ -88,6 +88,8 @@ class Watch:
         self._said: set[str] = set()
         """Sentences already logged on omitted sessions."""
         self._looked = asyncio.Condition()
+        self.has_looked = asyncio.Event()
+        """Set after the first look. A browser that finds no kernel before it takes its own for dead, for good."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -98,6 +100,7 @@ class Watch:
                     await self._look()
                 except Exception:
                     self._app.log.exception("kernelmcp: looking for sessions failed")
+                self.has_looked.set()
                 async with self._looked:
                     self._looked.notify_all()
                 # Excludes the time for opening or releasing a notebook: that happens once.
@@ -105,6 +108,7 @@ class Watch:
         except Exception:
             self._app.log.exception("kernelmcp: no session can be shown")
         finally:
+            self.has_looked.set()
             self._questions.close()
             for one in self._followed.values():
                 one.task.cancel()
@@ -231,13 +235,15 @@ class Watch:
             one.gone_since = one.gone_since or time.monotonic()
             if kernel_id not in self._asked and time.monotonic() - one.gone_since < REPLACE_SECONDS:
                 return
+        # In one step: whoever has asked is answered as soon as it is no longer followed.
         del self._followed[kernel_id]
+        asked = self._asked.get(kernel_id)
+        # Not if another kernel comes at once: a browser that does not find it waits longer before each new attempt.
+        if not is_replaced and asked != "restart":
+            self._kernels.detach(kernel_id)
         one.task.cancel()
         await asyncio.wait([one.task], timeout=LET_GO_SECONDS)
-        # Not if another kernel comes at once: a browser that does not find it waits longer before each new attempt.
-        if not is_replaced and self._asked.get(kernel_id) != "restart":
-            self._kernels.detach(kernel_id)
-        if (asked := self._asked.get(kernel_id)) in ("restart", "stop"):
+        if asked in ("restart", "stop"):
             words = RESTARTED if asked == "restart" else STOPPED
         elif now is not None and is_replaced:
             words = WENT_BACK.format(name=now.went_back_to) if now.went_back_to else REPLACED

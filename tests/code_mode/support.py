@@ -59,6 +59,13 @@ class Model:
                 await asyncio.sleep(0.05)
         return fields
 
+    async def are_under_way(self, calls: int) -> None:
+        """Wait until so many calls of other sessions are at the upstream."""
+        code = "from servers.crm import stats\nstats()['under_way']"
+        async with asyncio.timeout(DEADLINE):
+            while (await self.run(code, "watching"))["result"] != str(calls):  # noqa: ASYNC110  # only it knows
+                await asyncio.sleep(0.05)
+
     async def calls(self, execution_id: str) -> list[dict[str, Any]]:
         result = await self.client.read_resource(f"kernelmcp://executions/{execution_id}/calls")
         [content] = result.contents

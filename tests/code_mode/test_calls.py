@@ -105,6 +105,7 @@ async def test_a_cell_that_is_cancelled_cancels_its_calls_at_the_upstream(model:
             "await asyncio.gather(*[slow.aio(seconds=60) for _ in range(5)])"
         )
         assert running["status"] == "running"
+        await one.are_under_way(5)
         await one.call("cancel_execution", session_id="s", execution_id=running["execution_id"])
         ended = await one.call("get_execution", execution_id=running["execution_id"], wait_seconds=30)
         assert ended[1]["status"] == "interrupted"

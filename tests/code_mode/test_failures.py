@@ -111,6 +111,7 @@ async def test_an_interrupt_and_a_death_reach_the_upstream(model: Modelling, cod
         slow = f"import asyncio\nfrom servers.crm import slow\n{code}"
         running = await one.run(slow)
         assert running["status"] == "running"
+        await one.are_under_way(calls)
         await one.call("cancel_execution", session_id="s", execution_id=running["execution_id"])
         _, ended = await one.call("get_execution", execution_id=running["execution_id"], wait_seconds=60)
         assert (ended["status"], ended["error"]["name"]) == ("interrupted", "KeyboardInterrupt")
@@ -118,6 +119,7 @@ async def test_an_interrupt_and_a_death_reach_the_upstream(model: Modelling, cod
         await one.until(watched, lambda fields: fields["result"] == f"[{calls}, 0]")
         await other_is_well(one, pid)
         running = await one.run(slow)
+        await one.are_under_way(calls)
         for process in guests():
             process.kill()
         _, ended = await one.call("get_execution", execution_id=running["execution_id"], wait_seconds=60)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ..processes import command_line
 from ..server.support import server_of_test
 from ..starting import run_kernelmcp
 from ..upstreams.conftest import on_stdio
@@ -71,7 +72,8 @@ async def test_a_secret_is_nowhere_but_at_its_upstream(server_env: dict[str, str
         assert len(calls) == 7
         seen = [str(fields), str(calls), (await one.call("get_sessions"))[0], str(one.client.instructions)]
         server = server_of_test()
-        kernels = [one for one in server.children() if "hostile_server.py" not in " ".join(one.cmdline())]
+        lines = {child: command_line(child) for child in server.children()}  # none of an upstream that has just ended
+        kernels = [one for one, line in lines.items() if line and "hostile_server.py" not in " ".join(line)]
         for process in (each for kernel in kernels for each in (kernel, *kernel.children(recursive=True))):
             seen += [str(process.environ()), str(process.cmdline())]
         await one.audit(7)

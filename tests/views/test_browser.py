@@ -39,9 +39,11 @@ display({"text/html": html, "text/plain": "table"}, raw=True)
 async def test_all_outputs_are_seen_in_their_order(connect: Connect, browser: Browser, policy: str) -> None:
     async with connect(extensions=UI) as client, host_page(browser, client, policy) as host:
         view = await host.run(MIXED)
+        await view.see("iframe")  # before its page is read, a view shows what the result has
         await view.shows("to stderr")
         await view.see("img")
         frame = view.frame.child_frames[0]
+        await frame.wait_for_selector("h3")
         assert await frame.evaluate("document.querySelector('h3').innerText") == "Heading"
         kinds = await view.frame.evaluate(
             "[...document.querySelectorAll('pre:not(.code), iframe, figure')].map(node => node.className || node.localName)"
@@ -62,7 +64,11 @@ async def test_a_cell_without_output_is_one_line(connect: Connect, browser: Brow
         assert await view.height() <= MAX_STRIP_PX
         await view.frame.click("text=▸ 2 lines")
         await view.shows("y = 2")
-        assert await view.height() > MAX_STRIP_PX
+
+        async def is_taller() -> bool:
+            return await view.height() > MAX_STRIP_PX
+
+        await view.until(is_taller)
 
 
 async def test_what_became_of_the_variables_is_in_the_line(connect: Connect, browser: Browser) -> None:
@@ -120,6 +126,11 @@ async def test_a_person_can_ask_for_a_stop(connect: Connect, browser: Browser) -
         view = await host.run("import asyncio\nprint('begun')\nawait asyncio.sleep(60)")
         await view.shows("begun")
         await view.frame.click("text=stop")
+
+        async def has_asked() -> bool:
+            return bool((await view.said())["messages"])
+
+        await view.until(has_asked)
         [message] = (await view.said())["messages"]
         assert message["role"] == "user"
         assert "cancel_execution(execution_id=" in message["content"][0]["text"]
@@ -131,6 +142,7 @@ async def test_a_person_can_ask_for_a_stop(connect: Connect, browser: Browser) -
 async def test_an_error_is_folded(connect: Connect, browser: Browser) -> None:
     async with connect(extensions=UI) as client, host_page(browser, client) as host:
         view = await host.run("def f(x):\n    return 1 / x\nf(0)")
+        await view.see("summary")
         await view.shows("ZeroDivisionError: division by zero")
         assert "return 1 / x" not in await view.text()
         await view.frame.click("summary")
@@ -197,6 +209,7 @@ async def test_grouped_rows_and_columns_are_a_table_as_well(connect: Connect, br
 async def test_pictures_files_and_the_notebook_are_saved_by_the_host(connect: Connect, browser: Browser) -> None:
     async with connect(extensions=UI) as client, host_page(browser, client) as host:
         view = await host.run(MIXED)
+        await view.see("iframe")
         await view.see("img")
         await view.frame.click("text=↓ report.csv")
         await view.frame.click("text=notebook")
@@ -262,7 +275,7 @@ async def test_the_theme_and_a_narrow_window(connect: Connect, browser: Browser)
         await host.page.evaluate("views[0].bridge.setHostContext({theme: 'dark'})")
 
         async def is_dark() -> bool:
-            with suppress(Error):  # the frame is being replaced
+            with suppress(Error, IndexError):  # the frame is being replaced
                 return await view.frame.child_frames[0].evaluate(ink) == "rgb(236, 236, 236)"
             return False
 
@@ -323,11 +336,11 @@ display({{"application/vnd.plotly.v1+json": {plotly!r}, "text/plain": "a plotly 
         view = await host.run(code)
 
         async def are_drawn() -> bool:
-            counts = [
-                await frame.evaluate("document.querySelectorAll('svg path').length")
-                for frame in view.frame.child_frames
-            ]
-            return len(counts) == 2 and min(counts) > 0 and "a vega chart" not in await view.text()
+            count = "document.querySelectorAll('svg path').length"
+            with suppress(Error):  # a frame is being replaced
+                counts = [await frame.evaluate(count) for frame in view.frame.child_frames]
+                return len(counts) == 2 and min(counts) > 0 and "a vega chart" not in await view.text()
+            return False
 
         await view.until(are_drawn)
         assert await view.frame.evaluate("document.querySelectorAll('iframe.waiting').length") == 0
@@ -388,4 +401,5 @@ async def test_scripts_do_not_run_otherwise(connect: Connect, browser: Browser) 
     async with connect(extensions=UI) as client, host_page(browser, client) as host:
         view = await host.run(code)
         await view.shows("its scripts do not run here")
+        await view.frame.child_frames[0].wait_for_selector("#p")
         assert await view.frame.child_frames[0].evaluate("document.body.innerText") == "calm"
