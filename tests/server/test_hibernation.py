@@ -413,9 +413,15 @@ async def test_idle_sessions_and_those_that_make_room_are_saved(connect: Connect
 async def test_on_a_full_disk_an_idle_session_lives_on_and_is_saved_later(connect: Connect, small_disk: Path) -> None:
     async with connect(HOME=str(small_disk / "home"), SESSIONS__DEFAULT_TIMEOUT_SECONDS="1") as client:
         await run(client, "x = 1", session_id="s")
+        wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)"
+        running = asyncio.create_task(run(client, wait, session_id="s"))  # it is not idle before the disk is full
+        while await state(client, "s") != "busy":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         with (small_disk / "fill").open("wb", buffering=0) as file:
             while (fill := os.statvfs(small_disk)).f_bavail > (1 << 20) // fill.f_frsize:
                 file.write(bytes(1 << 16))
+        await call(client, "write_file", session_id="s", path="go", content="")
+        await running
         for is_there in (True, False):  # the draft of an attempt
             while bool(states(small_disk)) != is_there:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

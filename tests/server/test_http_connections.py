@@ -30,7 +30,8 @@ async def test_deleting_a_connection_answers_its_calls_and_ends_its_kernel(serve
         async with raw_client(server) as http:
             headers = await opened(http)
             own = call_body(2, code="print('half', flush=True); open('begun', 'w').close()\nwhile True: pass")
-            named = call_body(3, code="import time; time.sleep(3); 'whole'", session_id="goes-on")
+            wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n'whole'"
+            named = call_body(3, code=wait, session_id="goes-on")
             answers: dict[int, dict[str, Any]] = {}
 
             async def post(body: dict[str, Any]) -> None:
@@ -53,6 +54,7 @@ async def test_deleting_a_connection_answers_its_calls_and_ends_its_kernel(serve
             assert answers[3]["status"] == "running"
             late = await http.post("/mcp", json=call_body(4, code="1"), headers=headers)
             assert late.status_code == 404
+        await watcher.call_tool("write_file", {"path": "go", "content": "", "session_id": "goes-on"})
         found = await watcher.call_tool(
             "get_execution", {"execution_id": answers[3]["execution_id"], "wait_seconds": 30}
         )

@@ -17,7 +17,7 @@ from .support import DEADLINE, kernels_of, wait_until
 
 pytestmark = pytest.mark.cold
 CLIENTS, SESSIONS, CALLS = 20, 4, 200
-STEPS = "import time\nfor i in range(5): time.sleep(0.1)\nfinished = 'all of it'"
+STEPS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\nfinished = 'all of it'"
 FOREVER = "import time\nwhile True: print('.', end=''); time.sleep(0.05)"
 
 
@@ -82,6 +82,8 @@ async def test_a_lost_connection_interrupts_nothing(server: HttpServer, how: str
     with anyio.fail_after(DEADLINE):
         async with calling(server, how, STEPS, session):
             await until(server, session, "busy")
+        async with server.client() as client:
+            await client.call_tool("write_file", {"path": "go", "content": "", "session_id": session})
         await until(server, session, "idle")
     async with server.client() as client:
         assert (await run(client, "finished", session_id=session))["result"] == "'all of it'"
@@ -197,6 +199,7 @@ async def test_sigterm_drains_and_leaves_nothing_half_done(server: HttpServer) -
         assert server.get("/health").json() == {"status": "draining"}
         assert await error_code(watcher, "execute_code", code="1", session_id="new") == "RESOURCE_LIMIT_EXCEEDED"
         assert (await watcher.call_tool("get_sessions", {"session_id": "long"})).is_error is False
+        await watcher.call_tool("write_file", {"path": "go", "content": "", "session_id": "short"})
     assert (found["short"]["status"], found["short"]["stdout"]) == ("ok", "all of it\n")
     assert found["long"]["status"] == "interrupted"
     assert await anyio.to_thread.run_sync(server.process.wait, DEADLINE) == 0

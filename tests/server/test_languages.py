@@ -107,13 +107,13 @@ async def test_a_cell_that_swallows_every_interrupt_costs_its_own_language_only(
     if kernelspec != "kernelmcp":
         pytest.skip("another kernelspec has one language")
     swallows = "kept = 1\nwhile True:\n    try:\n        while True: pass\n    except BaseException: pass"
-    async with connect(KERNELS__INTERRUPT_GRACE_SECONDS="3") as client:
+    async with connect(KERNELS__INTERRUPT_GRACE_SECONDS="4.8") as client:
         await call(client, "execute_code", code="globalThis.kept = 41", language="javascript")
         await call(client, "execute_command", command="kept=6")
         await call(client, "execute_code", code="1")  # what Python loads for its first cell is no part of the limit
         ended = await call(client, "execute_code", code=swallows, timeout=2)
         assert (ended["success"], ended["state_lost"]) == (False, True), ended
-        assert "2.5 s after it was interrupted" in json.dumps(ended), ended
+        assert "4 s after it was interrupted" in json.dumps(ended), ended
         assert (await call(client, "execute_code", code="kept + 1", language="javascript"))["result"] == "42"
         assert (await call(client, "execute_command", command="echo $kept"))["stdout"] == "6\n"
         assert (await call(client, "execute_code", code="'kept' in globals()"))["result"] == "False"

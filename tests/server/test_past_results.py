@@ -183,7 +183,9 @@ async def test_late_output_that_nothing_follows_is_in_the_notebook(connect: Conn
         await run(client, body + "task = asyncio.ensure_future(later()); print('own')", session_id="s")
         notebook = tmp_path / "home/sessions/s/notebook.ipynb"
         with anyio.fail_after(DEADLINE):
-            assert await anyio.to_thread.run_sync(wait_until, lambda: "late\\n" in notebook.read_text())
+            assert await anyio.to_thread.run_sync(
+                wait_until, lambda: notebook.exists() and "late\\n" in notebook.read_text()
+            )
 
 
 def shown_in(notebook: Path) -> tuple[str, str]:
