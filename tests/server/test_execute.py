@@ -145,10 +145,12 @@ async def test_cancel_execution_interrupts_and_keeps_the_variables(connect: Conn
 
 async def test_a_waiting_execution_is_cancelled_without_touching_the_running_one(connect: Connect) -> None:
     async with connect(SESSIONS__INLINE_WAIT_SECONDS="0") as client:
-        running = await run(client, "import time; time.sleep(1); 'finished'")
+        wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n'finished'"
+        running = await run(client, wait)
         waiting = await run(client, "'never'")
         cancelled = await client.call_tool("cancel_execution", {"execution_id": waiting["execution_id"]})
         assert cancelled.structured_content["status"] == "interrupted"
+        await client.call_tool("write_file", {"path": "go", "content": ""})
         assert (await finish(client, running))["result"] == "'finished'"
 
 
@@ -193,7 +195,7 @@ async def test_queue_time_is_measured(connect: Connect) -> None:
         await run(client, "import time")
 
         async def call() -> None:
-            queued.append((await run(client, "time.sleep(0.3)"))["queued_ms"])
+            queued.append((await run(client, "time.sleep(3)"))["queued_ms"])
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
