@@ -185,6 +185,14 @@ class Kernel:
             else:
                 os.kill(self.pid, signal.SIGKILL)
 
+    async def finish(self) -> None:
+        """Have our own kernel send every client what is still queued for it, and wait for its end; the caller bounds the
+        time. What `kill` ends may not have sent all clients what one of them has received."""
+        if not self._exited.is_set() and self.pid:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, signal.SIGTERM)
+            await self._exited.wait()
+
     async def close(self) -> None:
         """Kill and reap the process, close the sockets, remove their files. May be called twice; takes bounded time."""
         self.kill()

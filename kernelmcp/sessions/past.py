@@ -186,6 +186,7 @@ class Past:
             kernel.answer_past(told_restored(checkpoint, beginning), is_ok=True, is_left=True)
             with anyio.move_on_after(LEAVE_SECONDS):
                 await execution.done.wait()
+                await kernel.finish()  # the browser that shows the cell may not have the last lines yet
 
         await self._become(self, checkpoint, leave, lambda: not execution.done.is_set())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq.asyncio
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from mcp import Client
 from mcp_types import TextContent, TextResourceContents
@@ -230,6 +231,24 @@ async def test_a_person_goes_back_and_what_they_sent_after_that_does_not_run(con
         async with session.person() as person:
             reply = await person.execute_interactive("%restore nowhere", output_hook=lambda _: None, timeout=DEADLINE)
             assert "no checkpoint 'nowhere'" in reply["content"]["evalue"]
+
+
+async def test_who_reads_slowly_still_reads_that_the_session_went_back(connect: Connect, runtime: Path) -> None:
+    """The kernel that a session leaves sends all its clients what it has said, before it ends."""
+    async with opened(connect, runtime) as session, session.person() as person:
+        info = json.loads(Path(session.descriptor["connection_file"]).read_text())
+        with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as slow:
+            slow.rcvhwm = 1
+            slow.subscribe(b"")
+            slow.connect(f"ipc://{info['ip']}-{info['iopub_port']}")
+            for code in ("%checkpoint before", f"print('x' * {20 * 2**20})", "%restore before"):
+                reply = await person.execute_interactive(code, output_hook=lambda _: None, timeout=DEADLINE)
+                assert reply["content"]["status"] == "ok"
+            async with asyncio.timeout(DEADLINE):
+                while b"as they were at checkpoint before" not in (await slow.recv_multipart())[-1]:
+                    pass
+                while b'"idle"' not in (await slow.recv_multipart())[-1]:
+                    pass
 
 
 async def test_a_silent_request_of_a_person_is_no_cell(connect: Connect, runtime: Path) -> None:
