@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 import kernelmcp_kernel
 
 from .conftest import running_kernel
-from .driver import DEADLINE
+from .driver import DEADLINE, wait_until
 
 PACKAGE = Path(kernelmcp_kernel.__file__).parent
 
@@ -81,6 +83,36 @@ def test_a_damaged_image_is_replaced_before_the_first_cell(package: Path, damage
         # An image is built before the cell: 5 s of CPU, which were 20 s at a load of 14.
         assert kernel.finish(kernel.send("1 + 1"), seconds=3 * DEADLINE).result == "2"
     assert image.read_bytes() != broken
+
+
+def test_what_another_kernel_builds_meanwhile_is_used(package: Path) -> None:
+    """Variables that are saved with one build are of no use with another, so two kernels must not build one each."""
+    share, image = package.parent.parent / "share", package / "_runtime" / "boot.img"
+    with running_kernel(search=share) as kernel:
+        kernel.run("'the image is not stale now'")
+    good = image.rename(image.with_name("good.img")).read_bytes()
+    lock = os.open(image.parent, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    waited: list[bool] = []
+
+    def build() -> None:
+        waited.append(wait_until(lambda: is_awaited(lock)))
+        image.with_name("good.img").rename(image)
+        os.close(lock)
+
+    builder = threading.Thread(target=build)
+    builder.start()
+    with running_kernel(search=share) as kernel:
+        assert kernel.run("1 + 1").result == "2"
+    builder.join()
+    assert waited == [True]
+    assert image.read_bytes() == good
+
+
+def is_awaited(lock: int) -> bool:
+    inode = f":{os.fstat(lock).st_ino}"
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return any("->" in line and any(word.endswith(inode) for word in line) for line in lines)
 
 
 def test_guests_of_one_image_draw_different_numbers_from_each_source() -> None:

@@ -8,7 +8,10 @@ directory.
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +31,8 @@ class BootImage:
     packages: tuple[PreparedPackage, ...] = ()
     bundle: Path | None = None
     """The script that starts a guest. None if there is none of the installed sources."""
+    version: tuple[int, int] | None = None
+    """Inode and time of the file when it was selected; None if there was none."""
 
 
 def plain_image() -> BootImage:
@@ -38,7 +43,11 @@ def plain_image() -> BootImage:
 
 
 def _plain(path: Path, wanted: str) -> BootImage:
-    return BootImage(path, wanted, bundle=find_bundle(path, wanted))
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return BootImage(path, wanted)
+    return BootImage(path, wanted, bundle=find_bundle(path, wanted), version=(found.st_ino, found.st_mtime_ns))
 
 
 def prepared_image(prepared: Prepared) -> BootImage:
@@ -48,21 +57,37 @@ def prepared_image(prepared: Prepared) -> BootImage:
 
 
 def rebuild_image(bad: BootImage) -> BootImage:
-    """Build a replacement for an image that a guest has rejected (about 5 s). Raises BuildError, OSError."""
+    """Build a replacement for an image that a guest has rejected (about 5 s). Raises BuildError, OSError.
+
+    One kernel builds it, those that wait meanwhile use it too: variables saved with one build are of no use with another.
+    """
     from kernelmcp_kernel.languages.python.build import build_image  # heavy, and rarely needed
 
     if bad.packages:
         for file in files():  # they are prepared again at the next start
             file.unlink(missing_ok=True)
         return plain_image()
-    wanted = build_id(PACKAGE)
-    installed, own = RUNTIME / "boot.img", _own_image(wanted)
-    if os.access(RUNTIME, os.W_OK):
-        own.unlink(missing_ok=True)  # otherwise it would be preferred
-        build_image(PACKAGE, installed)
-        return _plain(installed, wanted)
-    build_image(PACKAGE, own)
-    return _plain(own, wanted)
+    installed, own = RUNTIME / "boot.img", _own_image(build_id(PACKAGE))
+    target = installed if os.access(RUNTIME, os.W_OK) else own
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _alone_in(target.parent):
+        found = plain_image()
+        if (found.path, found.version) != (bad.path, bad.version):
+            return found
+        if target is installed:
+            own.unlink(missing_ok=True)  # otherwise it would be preferred
+        build_image(PACKAGE, target)
+        return plain_image()
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _own_image(wanted: str) -> Path:
