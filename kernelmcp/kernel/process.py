@@ -186,8 +186,8 @@ class Kernel:
                 os.kill(self.pid, signal.SIGKILL)
 
     async def finish(self) -> None:
-        """Have our own kernel send every client what is still queued for it, and wait for its end; the caller bounds the
-        time. What `kill` ends may not have sent all clients what one of them has received."""
+        """Have our own kernel send its clients what is still queued for them, and wait for its end; the caller bounds
+        the time. What `kill` ends may not have sent to all clients what one of them has received."""
         if not self._exited.is_set() and self.pid:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGTERM)

@@ -43,9 +43,19 @@ def test_a_loop_that_takes_all_memory_gets_an_error_and_keeps_the_variables(kern
     assert kernel.run("bytearray(20 * 2**20) and 'room'").result == "'room'"
 
 
+def test_memory_is_whole_again_although_there_was_a_reserve_before(kernel: Kernel) -> None:
+    run_with_cpu_seconds(kernel, None, "held = []\nwhile True: held.append(object())")
+    assert kernel.run("[str(n) for n in range(3)]").status == "ok"  # it begins with a new reserve
+    assert kernel.run("del held").status == "ok"
+    assert kernel.run("[str(n) for n in range(3)]").status == "ok"
+    assert kernel.run("bytearray(24 * 2**20) and 'room'").result == "'room'"
+
+
 def test_a_guest_that_cannot_run_another_cell_is_replaced_and_the_reply_says_so(kernel: Kernel) -> None:
-    greedy = "held = globals().get('held', [])\nwhile True: held.append([0] * 100)"
-    for _ in range(3):  # the first leaves the reserve, which a cell needs to delete what is too large
+    fill = "while True: held.append([0] * 100)"  # without the next lines it leaves the reserve
+    greedy = f"held = globals().get('held', [])\nclass Full(MemoryError):\n    def __str__(self):\n        {fill}\n"
+    greedy += f"try:\n    {fill}\nexcept MemoryError: raise Full"
+    for _ in range(3):
         if (ran := run_with_cpu_seconds(kernel, None, greedy)).state_lost:
             break
     assert "it ran out of memory" in ran.error

@@ -236,7 +236,7 @@ async def test_a_person_goes_back_and_what_they_sent_after_that_does_not_run(con
 async def test_who_reads_slowly_still_reads_that_the_session_went_back(connect: Connect, runtime: Path) -> None:
     """The kernel that a session leaves sends all its clients what it has said, before it ends."""
     async with opened(connect, runtime) as session, session.person() as person:
-        info = json.loads(Path(session.descriptor["connection_file"]).read_text())
+        info = json.loads(await asyncio.to_thread(Path(session.descriptor["connection_file"]).read_text))
         with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as slow:
             slow.rcvhwm = 1
             slow.subscribe(b"")

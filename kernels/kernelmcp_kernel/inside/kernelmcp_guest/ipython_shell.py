@@ -114,6 +114,9 @@ class GuestEvents(EventManager):
                 self.shell.showtraceback()
 
 
+_OUT_OF_MEMORY: dict[str, Any] = {"ename": "MemoryError", "evalue": "", "traceback": ["MemoryError"]}
+
+
 class GuestShell(InteractiveShell):
     """One per guest. `last_error` is the running cell's error, as the content of a Jupyter error message, and
     `result_error` the error when its last expression was displayed."""
@@ -194,6 +197,13 @@ class GuestShell(InteractiveShell):
         if (called := behind_expression(entries)) is not None:
             found["traceback"] = self.InteractiveTB.structured_traceback(kind, error, called, tb_offset=0)
         return found
+
+    def _format_exception_for_storage(self, exception: BaseException, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """What the history keeps of an error. Of a MemoryError not its own text: it would lie in the middle of the
+        memory that is free once the large object is deleted."""
+        if isinstance(exception, MemoryError):
+            return _OUT_OF_MEMORY
+        return super()._format_exception_for_storage(exception, *args, **kwargs)
 
     def show_name(self, error: BaseException) -> None:
         """Send only the name of an error whose traceback cannot be formatted."""

@@ -59,7 +59,8 @@ def prepared_image(prepared: Prepared) -> BootImage:
 def rebuild_image(bad: BootImage) -> BootImage:
     """Build a replacement for an image that a guest has rejected (about 5 s). Raises BuildError, OSError.
 
-    One kernel builds it, those that wait meanwhile use it too: variables saved with one build are of no use with another.
+    One kernel builds it, and those that wait meanwhile use it too: variables saved with one build are of no use with
+    another.
     """
     from kernelmcp_kernel.languages.python.build import build_image  # heavy, and rarely needed
 
