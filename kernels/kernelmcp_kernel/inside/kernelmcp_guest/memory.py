@@ -25,6 +25,9 @@ _PIECES = RESERVE_BYTES // _PIECE_BYTES
 # After a MemoryError, so many are tried, and those with the lowest addresses kept: below everything that is free.
 _TRIED_PIECES = 16 * _PIECES
 
+# While memory is full, the lowest ones are free for what the next cells leave behind.
+_LANDING_PIECES = 4
+
 # Below this, not even the smallest cell runs.
 _LEAST_BYTES = 1024 * 1024
 
@@ -64,9 +67,10 @@ def hold() -> None:
     with suppress(MemoryError):  # the little that is left must suffice
         while len(_reserve) < wanted:
             _reserve.append(bytes(_PIECE_BYTES))
-    if len(_reserve) > _PIECES:
-        _reserve.sort(key=id)
-        del _reserve[_PIECES:]
+    _reserve.sort(key=id)
+    del _reserve[_PIECES:]
+    if _ran_out:
+        del _reserve[:_LANDING_PIECES]
 
 
 def release() -> None:
