@@ -186,9 +186,9 @@ class Kernel:
                 os.kill(self.pid, signal.SIGKILL)
 
     async def finish(self) -> None:
-        """Have our own kernel send its clients what is still queued for them, and wait for its end; the caller bounds
-        the time. What `kill` ends may not have sent to all clients what one of them has received."""
-        if not self._exited.is_set() and self.pid:
+        """Have our own kernel send what it has still to publish, and wait for its end; the caller bounds the time. A
+        killed kernel may not have sent all its clients what one of them has already received."""
+        if self.launch.kernelspec == OWN_KERNELSPEC and self.pid and not self._exited.is_set():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGTERM)
             await self._exited.wait()

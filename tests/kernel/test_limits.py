@@ -43,12 +43,20 @@ def test_a_loop_that_takes_all_memory_gets_an_error_and_keeps_the_variables(kern
     assert kernel.run("bytearray(20 * 2**20) and 'room'").result == "'room'"
 
 
-def test_memory_is_whole_again_although_there_was_a_reserve_before(kernel: Kernel) -> None:
-    run_with_cpu_seconds(kernel, None, "held = []\nwhile True: held.append(object())")
-    assert kernel.run("[str(n) for n in range(3)]").status == "ok"  # it begins with a new reserve
-    assert kernel.run("del held").status == "ok"
-    assert kernel.run("[str(n) for n in range(3)]").status == "ok"
-    assert kernel.run("bytearray(24 * 2**20) and 'room'").result == "'room'"
+def test_memory_is_whole_again_although_there_was_a_reserve_before() -> None:
+    with running_kernel(KERNELMCP_MEMORY_MB="128") as kernel:
+        run_with_cpu_seconds(kernel, None, "held = []\nwhile True: held.append(object())")
+        assert kernel.run("[str(n) for n in range(3)]").status == "ok"  # it begins with a new reserve
+        assert kernel.run("del held").status == "ok"
+        assert kernel.run("[str(n) for n in range(3)]").status == "ok"
+        assert kernel.run("bytearray(24 * 2**20) and 'room'").result == "'room'"
+
+
+def test_what_the_traceback_of_a_memory_error_was_made_from_is_freed(kernel: Kernel) -> None:
+    count = "import gc; sum(type(each).__name__ == 'Source' for each in gc.get_objects())"
+    for _ in range(3):
+        run_with_cpu_seconds(kernel, None, "def fill():\n    held = []\n    while True: held.append([0] * 100)\nfill()")
+    assert kernel.run(count).result == "0"
 
 
 def test_a_guest_that_cannot_run_another_cell_is_replaced_and_the_reply_says_so(kernel: Kernel) -> None:

@@ -237,18 +237,31 @@ async def test_who_reads_slowly_still_reads_that_the_session_went_back(connect: 
     """The kernel that a session leaves sends all its clients what it has said, before it ends."""
     async with opened(connect, runtime) as session, session.person() as person:
         info = json.loads(await asyncio.to_thread(Path(session.descriptor["connection_file"]).read_text))
+        began = asyncio.Event()
+
+        def note(message: dict[str, Any]) -> None:
+            if "as they were at checkpoint" in message["content"].get("text", ""):
+                began.set()
+
         with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as slow:
             slow.rcvhwm = 1
             slow.subscribe(b"")
             slow.connect(f"ipc://{info['ip']}-{info['iopub_port']}")
-            for code in ("%checkpoint before", f"print('x' * {20 * 2**20})", "%restore before"):
-                reply = await person.execute_interactive(code, output_hook=lambda _: None, timeout=DEADLINE)
+
+            async def read(until: bytes) -> None:
+                while until not in (await slow.recv_multipart())[-1]:
+                    pass
+
+            async def read_late() -> None:
+                await began.wait()
+                await read(b"as they were at checkpoint before")
+                await read(b'"idle"')
+
+            reader = asyncio.create_task(read_late())
+            for code in ("%checkpoint before", f"print('x' * {4 * 2**20})", "%restore before"):
+                reply = await person.execute_interactive(code, output_hook=note, timeout=DEADLINE)
                 assert reply["content"]["status"] == "ok"
-            async with asyncio.timeout(DEADLINE):
-                while b"as they were at checkpoint before" not in (await slow.recv_multipart())[-1]:
-                    pass
-                while b'"idle"' not in (await slow.recv_multipart())[-1]:
-                    pass
+            await asyncio.wait_for(reader, DEADLINE)
 
 
 async def test_a_silent_request_of_a_person_is_no_cell(connect: Connect, runtime: Path) -> None:

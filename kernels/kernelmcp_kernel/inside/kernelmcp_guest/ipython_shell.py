@@ -199,8 +199,8 @@ class GuestShell(InteractiveShell):
         return found
 
     def _format_exception_for_storage(self, exception: BaseException, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """What the history keeps of an error. Of a MemoryError not its own text: it would lie in the middle of the
-        memory that is free once the large object is deleted."""
+        """What the history keeps of an error. Of a MemoryError neither its name nor its text: they would lie in the
+        middle of the memory that is free once the large object is deleted."""
         if isinstance(exception, MemoryError):
             return _OUT_OF_MEMORY
         return super()._format_exception_for_storage(exception, *args, **kwargs)

@@ -32,7 +32,7 @@ class BootImage:
     bundle: Path | None = None
     """The script that starts a guest. None if there is none of the installed sources."""
     version: tuple[int, int] | None = None
-    """Inode and time of the file when it was selected; None if there was none."""
+    """The file's before the guest was started that may reject it (`version_of`)."""
 
 
 def plain_image() -> BootImage:
@@ -43,11 +43,16 @@ def plain_image() -> BootImage:
 
 
 def _plain(path: Path, wanted: str) -> BootImage:
+    return BootImage(path, wanted, bundle=find_bundle(path, wanted), version=version_of(path))
+
+
+def version_of(path: Path) -> tuple[int, int] | None:
+    """Inode and time of a file; None if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
-        return BootImage(path, wanted)
-    return BootImage(path, wanted, bundle=find_bundle(path, wanted), version=(found.st_ino, found.st_mtime_ns))
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def prepared_image(prepared: Prepared) -> BootImage:
@@ -73,11 +78,11 @@ def rebuild_image(bad: BootImage) -> BootImage:
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone_in(target.parent):
         found = plain_image()
-        if (found.path, found.version) != (bad.path, bad.version):
+        if found.path == bad.path and found.version not in (None, bad.version):
             return found
+        build_image(PACKAGE, target)
         if target is installed:
             own.unlink(missing_ok=True)  # otherwise it would be preferred
-        build_image(PACKAGE, target)
         return plain_image()
 
 

@@ -7,12 +7,13 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from kernelmcp_kernel.languages.interface import Language, file_options
 from kernelmcp_kernel.languages.python import companions
 from kernelmcp_kernel.languages.python.guest_bundle import code_of
-from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prepared_image, rebuild_image
+from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prepared_image, rebuild_image, version_of
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared, is_asked_for
 from kernelmcp_kernel.runtime.build_identity import BuildError, node_binary
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
@@ -50,7 +51,8 @@ class Python(Language):
             _prepare_meanwhile()
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
-        image = self._image = self._image or _first_image()
+        image = self._image or _first_image()
+        image = self._image = replace(image, version=version_of(image.path))
         mounts = {
             "runtime": str(RUNTIME),
             "image": str(image.path),
