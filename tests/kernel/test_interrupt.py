@@ -76,6 +76,51 @@ def test_c_code_may_ask_for_signals_at_each_digit_without_a_look_at_the_clock() 
     assert (in_the_evaluation_loop, in_c, in_c_as_it_begins) == (3200, 100, 100)
 
 
+COUNTS_SLOW_TURNS = f"""
+import {{ Interrupts }} from "{HOST}/interrupts.mjs";
+let time = 1000;
+performance.now = () => time;
+const interrupts = new Interrupts(-1, () => undefined, () => undefined);
+const HEAP32 = [0];
+interrupts.buffer({{ HEAP32, __Py_emscripten_signal_clock: 0 }});
+/** The turns of the evaluation loop before its looks for signals, if each turn takes so long. */
+function turns(looks, milliseconds) {{
+  const found = [];
+  for (; looks > 0; looks--) {{
+    found.push(HEAP32[0]);
+    time += HEAP32[0] * milliseconds;
+    HEAP32[0] = 50; // as the loop does
+    interrupts.check();
+  }}
+  return found;
+}}
+interrupts.lookSoon();
+const said = [turns(5, 200), turns(300, 0.0001).at(-1), turns(3, 200)];
+interrupts.lookSoon();
+said.push(turns(20, 0.0001));
+console.log(JSON.stringify(said));
+"""
+
+
+def test_where_turns_take_long_the_loop_looks_for_signals_at_each() -> None:
+    """As in numpy. Where they do not, at every 49th: a look takes as long as a turn."""
+    command = [str(node_binary()), "--input-type=module", "-e", COUNTS_SLOW_TURNS]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    slow, fast, slow_again, as_it_begins = json.loads(ran.stdout)
+    assert slow == [1, 1, 1, 1, 1]
+    assert fast == 49
+    assert slow_again == [49, 1, 1]
+    assert as_it_begins == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5]
+
+
+def test_a_loop_of_slow_calls_of_c_is_interrupted_and_keeps_the_variables(kernel: Kernel) -> None:
+    """It was killed: the evaluation loop looked for signals at every 50th turn, and a call is two."""
+    kernel.run("x = list(range(3 * 10**6))")
+    ran = kernel.interrupt_once_it_prints(GO + "while True: max(x)")
+    assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("len(x); del x").status == "ok"
+
+
 COUNTS_THE_PROCESSORS_TIME = f"""
 import {{ Interrupts }} from "{HOST}/interrupts.mjs";
 import fs from "node:fs";

@@ -13,6 +13,7 @@ const BACKGROUND = 0xffffffff; // the number that is sent for that
 const STUCK_MS = 200;
 const HELD_TURNS = 3; // an answer comes to who waits for it by callbacks of the event loop
 const TURNS = 50; // of the evaluation loop, from one look for signals to the next
+const MORE_TURNS = 1 / 4; // to the next look than to the one before
 const CALLS_OF_C = 32; // to the signal check, for one look at the clock
 const HOLD_MS = 100; // from asking to waiting takes microseconds; a coroutine may go on for long
 
@@ -38,6 +39,8 @@ export class Interrupts {
     /** @type {any} */
     this.heap = undefined; // Pyodide's module, which has the memory
     this.turns = 0; // where in it: CPython's counter of turns
+    this.ahead = TURNS - 1; // turns to the evaluation loop's next look
+    this.lookedAt = 0; // when it looked last
     this.calls = 0; // of C code to the signal check
     /** @type {NodeJS.CpuUsage | undefined} while Python is about to wait or to go on: since when */
     this.heldFrom = undefined;
@@ -60,8 +63,7 @@ export class Interrupts {
   }
 
   /** Is it time to look again? For what is asked at every turn. */
-  isDue() {
-    const now = performance.now();
+  isDue(now = performance.now()) {
     if (now - this.polledAt < POLL_MS) return false;
     this.polledAt = now;
     this.tick();
@@ -148,12 +150,30 @@ export class Interrupts {
 
   /** What CPython's signal check calls instead of Pyodide's function, which reads the buffer: the number of a signal, or 0.
    * The evaluation loop asks at every 50th turn, and has just set its counter then: it is moved on, so that C code that is
-   * called next is told apart. C code asks as often as it likes (once a digit, to write a number), and has a look at the clock
-   * each CALLS_OF_C times only. */
+   * called next is told apart, and further where turns take long, as in numpy: there the next look would come after seconds.
+   * C code asks as often as it likes (once a digit, to write a number), and has a look at the clock each CALLS_OF_C times
+   * only. */
   check() {
-    if (this.heap.HEAP32[this.turns] === TURNS) this.heap.HEAP32[this.turns] = TURNS - 1;
-    else if ((this.calls = (this.calls + 1) % CALLS_OF_C)) return 0;
-    return this.#signal();
+    const isLoop = this.heap.HEAP32[this.turns] === TURNS;
+    if (!isLoop && (this.calls = (this.calls + 1) % CALLS_OF_C)) return 0;
+    const now = performance.now();
+    if (isLoop) this.heap.HEAP32[this.turns] = this.#pace(now);
+    return this.#signal(now);
+  }
+
+  /** Turns to the next look, so that it comes in about POLL_MS. They grow slowly: what comes then may take longer.
+   * @param {number} now */
+  #pace(now) {
+    const wanted = (this.ahead * POLL_MS) / (now - this.lookedAt);
+    this.lookedAt = now;
+    this.ahead = Math.max(1, Math.min(TURNS - 1, this.ahead + MORE_TURNS, wanted));
+    return Math.floor(this.ahead);
+  }
+
+  /** Code of the user's begins, which may take long at each turn. */
+  lookSoon() {
+    this.ahead = 1;
+    this.heap.HEAP32[this.turns] = 1;
   }
 
   /** For Pyodide's setInterruptBuffer, which switches CPython's signal check on. @param {any} module Pyodide's */
@@ -168,8 +188,8 @@ export class Interrupts {
     };
   }
 
-  #signal() {
-    if (!this.isDue()) return 0;
+  #signal(now = performance.now()) {
+    if (!this.isDue(now)) return 0;
     if (this.#isHeld()) return 0;
     if (this.#isWanted()) {
       this.#expectTurn();

@@ -133,6 +133,7 @@ async function boot() {
     emit,
     write_stream: (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
       streams.write(name, text, id),
+    look_soon: () => interrupts.lookSoon(),
     flush_streams: () => streams.flush(),
     ask,
     reject_calls: rejectHostCalls,

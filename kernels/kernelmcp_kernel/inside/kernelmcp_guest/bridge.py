@@ -1,11 +1,11 @@
 """The JavaScript functions that the host provides to the guest, set by `attach` once the heap is restored.
 
 `emit` and `write_stream` send frames to the host (`flush_streams`: collected text), `ask` makes a host call,
-`reject_calls` ends those that are under way, `nap` blocks briefly and returns whether an interrupt arrived, `heard`
-reports that an interrupt's signal handler has begun, `was_interrupted` returns whether the running request was
-interrupted, `interrupt_again` requests a second interrupt because Python has swallowed the first, or cancels that
-request; `exit` ends the guest process. `draw_chart` returns the SVG of a Vega-Lite specification, or raises JsException
-with the reason why there is none.
+`reject_calls` ends those that are under way, `nap` blocks briefly and returns whether an interrupt arrived, `look_soon`
+has the host look for one soon, `heard` reports that an interrupt's signal handler has begun, `was_interrupted` returns
+whether the running request was interrupted, `interrupt_again` requests a second interrupt because Python has swallowed
+the first, or cancels that request; `exit` ends the guest process. `draw_chart` returns the SVG of a Vega-Lite
+specification, or raises JsException with the reason why there is none.
 """
 
 import json
@@ -34,6 +34,7 @@ class Bridge:
     ask: Callable[[str, str], Promise]
     reject_calls: Callable[[], None]
     nap: Callable[[float], bool]
+    look_soon: Callable[[], None]
     heard: Callable[[], None]
     was_interrupted: Callable[[], bool]
     interrupt_again: Callable[[bool], None]

@@ -146,6 +146,10 @@ class GuestShell(InteractiveShell):
         self.SyntaxTB = GuestSyntaxTB(theme_name=self.colors)
         self.InteractiveTB = GuestTB(mode=self.xmode, theme_name=self.colors, tb_offset=1)
 
+    async def run_code(self, *args: Any, **kwargs: Any) -> bool:
+        bridge.look_soon()
+        return await super().run_code(*args, **kwargs)
+
     def show_usage_error(self, exc: BaseException) -> None:
         """Show one line, as IPython does; the reply has the same text."""
         super().show_usage_error(exc)

@@ -90,7 +90,7 @@ async def build(points: str, modules: str) -> None:
 
     Leaves no JavaScript objects and no traces of the warm-up in the heap.
     """
-    bridge.emit = bridge.write_stream = bridge.flush_streams = lambda *_: None
+    bridge.emit = bridge.write_stream = bridge.flush_streams = bridge.look_soon = lambda *_: None
     os.environ.pop("_", None)  # Emscripten's: the path of the build script
     os.environ["USER"] = os.environ["LOGNAME"] = "user"  # same as in the shell
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # Pyodide's default is for web pages
@@ -135,7 +135,7 @@ async def build(points: str, modules: str) -> None:
     shell.reset(new_session=True)
     shell.last_error = shell.result_error = None
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    del bridge.emit, bridge.write_stream, bridge.flush_streams
+    del bridge.emit, bridge.write_stream, bridge.flush_streams, bridge.look_soon
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)
