@@ -32,6 +32,8 @@ from kernelmcp_guest.tracebacks import (
     shorten,
 )
 
+_OUT_OF_MEMORY: dict[str, Any] = {"ename": "MemoryError", "evalue": "", "traceback": ["MemoryError"]}
+
 
 def encode_bundle(data: dict[str, Any]) -> dict[str, Any]:
     """A mime bundle in the Jupyter protocol's form: bytes as base64 text."""
@@ -112,9 +114,6 @@ class GuestEvents(EventManager):
                 where = f"{callback} (for {event}), with arguments args {args},kwargs {kwargs}"
                 sys.stdout.write(f"Error in callback {where}:\n")
                 self.shell.showtraceback()
-
-
-_OUT_OF_MEMORY: dict[str, Any] = {"ename": "MemoryError", "evalue": "", "traceback": ["MemoryError"]}
 
 
 class GuestShell(InteractiveShell):

@@ -27,7 +27,7 @@ _PIECES = RESERVE_BYTES // _PIECE_BYTES
 _LANDING_PIECES = 4
 
 # When there is room again, this many are allocated, and those with the lowest addresses kept.
-_TRIED_PIECES = 16 * _PIECES
+_TRIED_PIECES = 4 * _PIECES
 
 # Below this, not even the smallest cell runs.
 _LEAST_PIECES = 1024 * 1024 // _PIECE_BYTES

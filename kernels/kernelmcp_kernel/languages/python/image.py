@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage
 from kernelmcp_kernel.runtime.build_identity import build_id
 from kernelmcp_kernel.runtime.places import PACKAGE, RUNTIME
 from kernelmcp_kernel.settings import data_home
+
+# Time for another kernel's build, which takes 5 s of a processor: a server's kernel may take 60 s to start.
+_OTHERS_SECONDS = 30.0
+_LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class BootImage:
     bundle: Path | None = None
     """The script that starts a guest. None if there is none of the installed sources."""
     version: tuple[int, int] | None = None
-    """The file's before the guest was started that may reject it (`version_of`)."""
+    """Of the file, before the guest was started that may reject it (`version_of`)."""
 
 
 def plain_image() -> BootImage:
@@ -43,7 +48,7 @@ def plain_image() -> BootImage:
 
 
 def _plain(path: Path, wanted: str) -> BootImage:
-    return BootImage(path, wanted, bundle=find_bundle(path, wanted), version=version_of(path))
+    return BootImage(path, wanted, bundle=find_bundle(path, wanted))
 
 
 def version_of(path: Path) -> tuple[int, int] | None:
@@ -78,7 +83,7 @@ def rebuild_image(bad: BootImage) -> BootImage:
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone_in(target.parent):
         found = plain_image()
-        if found.path == bad.path and found.version not in (None, bad.version):
+        if found.path == bad.path and version_of(found.path) not in (None, bad.version):
             return found
         build_image(PACKAGE, target)
         if target is installed:
@@ -88,9 +93,16 @@ def rebuild_image(bad: BootImage) -> BootImage:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other kernel builds here, but not for ever: whoever may read the folder can lock it."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        deadline = time.monotonic() + _OTHERS_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_LOOK_SECONDS)
         yield
     finally:
         os.close(fd)

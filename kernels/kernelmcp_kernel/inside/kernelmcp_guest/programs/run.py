@@ -18,6 +18,7 @@ from types import ModuleType, TracebackType
 from typing import Any, TextIO
 
 from kernelmcp_guest import advice, memory
+from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.packages import PackageError, missing_imports, pip_commands
 from kernelmcp_guest.programs.command_line import Program, parse
 from kernelmcp_guest.programs.interpreter_state import Streams, World, put_back, running_programs
@@ -188,7 +189,9 @@ def _start(program: Program, stderr: TextIO) -> int:
         path = "<string>" if program.kind == "code" else "<stdin>"
         source = program.text if program.kind == "code" else sys.stdin.buffer.read()
         del vars(main)["__file__"]
-    exec(compile(source, path, "exec", dont_inherit=True), vars(main))  # noqa: S102  # it is what this is for
+    code = compile(source, path, "exec", dont_inherit=True)
+    bridge.look_soon()
+    exec(code, vars(main))  # noqa: S102  # it is what this is for
     return 0
 
 
