@@ -28,7 +28,7 @@ from kernelmcp.sessions.hibernation.state_files import (
     SavedState,
     StateNotLoaded,
     StateNotSaved,
-    save_state,
+    save_unsealed,
 )
 from kernelmcp.sessions.hibernation.state_saver import WITH_FILES, StateSaver
 from kernelmcp.sessions.installed_packages import Package, in_image, restore, with_installed
@@ -257,9 +257,9 @@ class KernelBinding:
             if self._is_untouched:
                 state = self.saved.state
             elif self._variables == "present" and (kernel := self.kernel) is not None:
-                how = {**WITH_FILES, "is_plain": True}  # it is read at once, and once
-                found, _ = await save_state(kernel, self.saved.home, file, record, await self.files.room(), how)
-                state = SavedState(file, record, found.number)
+                how = {**WITH_FILES, "is_plain": True}
+                found, _ = await save_unsealed(kernel, file, record, await self.files.room(), how)
+                state = SavedState(file, record, found.number, unsealed=found)
             else:
                 state = SavedState(file, record, None)
             await self.files.copy_to(sandbox)

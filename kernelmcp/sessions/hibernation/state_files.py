@@ -60,10 +60,12 @@ class SavedState:
     """If it is the changes of another one, which is beside it: that one's number."""
     is_elsewhere: bool = False
     """Its session goes on, or goes on from there another time: the random generators get other seeds."""
+    unsealed: Envelope | None = None
+    """Its envelope, which is not in the file, because this server has just saved it to load it at once."""
 
     def check(self, key: bytes) -> Envelope:
         """Its envelope, after a check that it is the one that the record means. Raises StateRefused, OSError."""
-        return self._check(self.file, self.number, key)
+        return self.unsealed or self._check(self.file, self.number, key)
 
     def parts(self, found: Envelope, key: bytes) -> list[tuple[Path, int]]:
         """The files to load, and how many bytes are Python's. Raises as `check` does."""
@@ -107,22 +109,33 @@ async def save_state(
     has it. Returns the id, too, if it can be a base. Raises `StateNotSaved`."""
     draft = draft_of(file)
     try:
-        with anyio.fail_after(MOVE_SECONDS):
-            reply = as_dict((await kernel.save_state(draft, max_bytes, how)).get("content"))
-            if reply.get("status") != "ok":
-                raise StateNotSaved(names_of(reply.get("reasons")), is_full=reply.get("is_full") is True)
-            found = _envelope_of(reply, record)
-            await anyio.to_thread.run_sync(_keep, draft, file, found, home)
-    except TimeoutError:
-        raise StateNotSaved(["saving took too long"]) from None
-    except (KernelDied, OSError, KeyError, TypeError, ValueError, msgspec.ValidationError) as exc:
+        found, given = await save_unsealed(kernel, draft, record, max_bytes, how)
+        await anyio.to_thread.run_sync(_keep, draft, file, found, home)
+    except OSError as exc:
         raise _not_saved(exc) from exc
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
     record.last_number = found.number
-    given = reply.get("id")
-    return found, given if isinstance(given, str) else None
+    return found, given
+
+
+async def save_unsealed(
+    kernel: Kernel, file: Path, record: Record, max_bytes: int, how: dict[str, Any]
+) -> tuple[Envelope, str | None]:
+    """Save them to be loaded at once: the envelope is not in the file, which the caller deletes, also if this raises.
+    Otherwise as `save_state`."""
+    try:
+        with anyio.fail_after(MOVE_SECONDS):
+            reply = as_dict((await kernel.save_state(file, max_bytes, how)).get("content"))
+        if reply.get("status") != "ok":
+            raise StateNotSaved(names_of(reply.get("reasons")), is_full=reply.get("is_full") is True)
+        given = reply.get("id")
+        return _envelope_of(reply, record), given if isinstance(given, str) else None
+    except TimeoutError:
+        raise StateNotSaved(["saving took too long"]) from None
+    except (KernelDied, KeyError, TypeError, ValueError, msgspec.ValidationError) as exc:
+        raise _not_saved(exc) from exc
 
 
 def draft_of(file: Path) -> Path:

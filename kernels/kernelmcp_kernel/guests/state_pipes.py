@@ -6,6 +6,7 @@ Its bytes are counted and not parsed, because a guest wrote them. For the event 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -70,17 +71,19 @@ class StatePipes:
         """While the context is open, the guest is sent these parts of files, one after the other, and then the end. It
         loads only one state."""
         _widen(self._in)
-        waiting, pieces = memoryview(b""), _pieces(parts)
+        left = list(parts)
+        sent = 0  # bytes of the first of them
 
         def write() -> None:
-            nonlocal waiting
+            nonlocal sent
             try:
-                if not waiting:
-                    waiting = memoryview(next(pieces, b""))
-                if not waiting:
+                while left and sent == left[0].size:
+                    del left[0]
+                    sent = 0
+                count = _send(left[0], sent, self._in) if left else 0
+                sent += count
+                if not count:  # that was all, or the file is too short
                     self._close_in()
-                    return
-                waiting = waiting[os.write(self._in, waiting) :]
             except BlockingIOError:
                 pass
             except OSError:  # the guest has ended, or the file cannot be read: it finds its state cut short
@@ -105,12 +108,16 @@ class StatePipes:
         os.close(self._out)
 
 
-def _pieces(parts: list[FilePart]) -> Iterator[bytes]:
-    for part in parts:
-        position, end = part.start, part.start + part.size
-        while piece := os.pread(part.file, min(_PIPE_BYTES, end - position), position):
-            position += len(piece)
-            yield piece
+def _send(part: FilePart, position: int, pipe: int) -> int:
+    """Send what the pipe has room for, without a copy of it here if the system can; return how many bytes that were."""
+    start, count = part.start + position, part.size - position
+    if splice := getattr(os, "splice", None):
+        try:
+            return int(splice(part.file, pipe, min(count, _PIPE_BYTES), offset_src=start))
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # the file system cannot
+                raise
+    return os.write(pipe, os.pread(part.file, min(count, _READ_BYTES), start))
 
 
 def _widen(pipe: int) -> None:
