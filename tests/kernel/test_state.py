@@ -329,6 +329,10 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         ),
         "its files are damaged",
     ),
+    "a page that ends in another block": (
+        lambda data: with_header(data, lambda h: h["files"]["files"].append({"path": "/x", "kind": "file", "size": 7})),
+        "a block of it is damaged|checksum",
+    ),
     "table": (lambda data: with_header(data, lambda h: h.update(table=1 << 30)), "header is damaged"),
     "library nowhere": (lambda data: with_header(data, nowhere), "shared objects cannot be loaded"),
     "references": (lambda data: with_header(data, lambda h: h.update(references=[{"path": 7}])), "objects are damaged"),
@@ -383,6 +387,14 @@ def test_two_guests_of_one_image_are_equal_where_a_state_needs_it(start: Start) 
         {page for start, count in each["runs"] for page in range(start, start + count)} for each in (first, second)
     ]
     assert len(pages[0] ^ pages[1]) < 50
+
+
+def test_a_small_session_is_only_what_differs_in_its_pages(start: Start) -> None:
+    """900 pages differ, mostly in reference counts."""
+    guest = start()
+    guest.run("x, words = 1, ['a', 'b']")
+    assert guest.save()[0]["pages"] > 500
+    assert len(guest.save(is_plain=True)[1]) < 500_000
 
 
 def test_collections_of_garbage_do_not_touch_the_pages_of_the_image(start: Start) -> None:

@@ -101,7 +101,7 @@ async def test_variables_and_files_are_as_they_were_at_the_checkpoint(connect: C
         await run(client, BEGIN, session_id="s")
         made = await call(client, "checkpoint_session", session_id="s", name="begin")
         assert (made["session_id"], made["checkpoint"], made["kept"]) == ("s", "begin", 1)
-        assert 500_000 < made["size_bytes"] < 5_000_000
+        assert 50_000 < made["size_bytes"] < 500_000
         for _ in range(2):  # going back changes no checkpoint
             await run(client, CHANGE, session_id="s")
             back = await client.call_tool("restore_session", {"session_id": "s", "name": "begin"})
@@ -326,7 +326,7 @@ async def test_on_a_full_disk_nothing_changes(connect: Connect, small_disk: Path
     async with connect(HOME=str(small_disk / "home")) as client:
         await run(client, "x = 1; open('f', 'wb').write(bytes(2_000_000))", session_id="s")
         await call(client, "checkpoint_session", session_id="s", name="a")
-        await run(client, "x = 2", session_id="s")
+        await run(client, "import os; x, large = 2, os.urandom(1_000_000)", session_id="s")
         with (small_disk / "fill").open("wb", buffering=0) as file:
             while (fill := os.statvfs(small_disk)).f_bavail > (300 << 10) // fill.f_frsize:
                 file.write(bytes(1 << 15))
@@ -371,19 +371,20 @@ async def test_forks_at_once_make_room_for_each_other(connect: Connect) -> None:
 async def test_checkpoints_share_what_has_not_changed(connect: Connect, tmp_path: Path) -> None:
     async with connect() as client:
         await run(client, "open('large', 'wb').write(bytes(range(256)) * 10_000); x = 0", session_id="s")
+        await run(client, "import os; kept = os.urandom(1_000_000)", session_id="s")
         sizes: list[int] = []
         for number in range(12):
             await run(client, f"x = {number}; open('f', 'w').write('{number}')", session_id="s")
             sizes.append((await call(client, "checkpoint_session", session_id="s"))["size_bytes"])
-        assert sizes[0] > 3_000_000
-        assert sorted(sizes)[8] < sizes[0] / 3, "most are only what has changed since another one"
+        assert sizes[0] > 3_500_000
+        assert sorted(sizes)[8] < 500_000, "most are only what has changed since another one"
         assert links_of(tmp_path, "large") == {12}
         for number in (0, 3, 11, 7):  # the base of others, one of its changes, the newest one, one of another base
-            await call(client, "restore_session", session_id="s", name=f"cell-{number + 2}")
+            await call(client, "restore_session", session_id="s", name=f"cell-{number + 3}")
             found = await run(client, "x, open('f').read(), len(open('large', 'rb').read())", session_id="s")
             assert found["result"] == f"({number}, '{number}', 2560000)"
         await run(client, "open('large', 'r+b').write(b'changed')", session_id="s")
-        await call(client, "restore_session", session_id="s", name="cell-5")
+        await call(client, "restore_session", session_id="s", name="cell-6")
         assert (await run(client, "open('large', 'rb').read(3)", session_id="s"))["result"] == r"b'\x00\x01\x02'"
 
 

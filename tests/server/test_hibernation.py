@@ -412,7 +412,7 @@ async def test_idle_sessions_and_those_that_make_room_are_saved(connect: Connect
 
 async def test_on_a_full_disk_an_idle_session_lives_on_and_is_saved_later(connect: Connect, small_disk: Path) -> None:
     async with connect(HOME=str(small_disk / "home"), SESSIONS__DEFAULT_TIMEOUT_SECONDS="1") as client:
-        await run(client, "x = 1", session_id="s")
+        await run(client, "import os; x, large = 1, os.urandom(2_000_000)", session_id="s")
         wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)"
         running = asyncio.create_task(run(client, wait, session_id="s"))  # it is not idle before the disk is full
         while await state(client, "s") != "busy":  # noqa: ASYNC110

@@ -12,6 +12,8 @@ from kernelmcp.sessions.storage.record import Record
 # Beyond this share of its base, or this many states later, changes are no longer worth it: the next state is a base.
 MOST_OF_A_BASE = 0.6
 MOST_CHANGES = 8
+# Changes that are smaller are always worth it: a base takes more time, because the whole heap is compared.
+FEW_BYTES = 2**19
 # Files are kept beside the state (`Kernel.save_state`).
 WITH_FILES = {"with_files": True}
 
@@ -53,6 +55,7 @@ class StateSaver:
     async def _save_changes(self, kernel: Kernel, file: Path, max_bytes: int, base: _Base) -> SavedState:
         found, _ = await save_state(kernel, self._home, file, self._record, max_bytes, {**WITH_FILES, "since": base.id})
         os.link(base.file, base_of(file))
-        is_near = found.size < base.size * MOST_OF_A_BASE and found.number < base.number + MOST_CHANGES
+        most = max(FEW_BYTES, base.size * MOST_OF_A_BASE)
+        is_near = found.size < most and found.number < base.number + MOST_CHANGES
         self._base = replace(base, file=base_of(file)) if is_near else None  # its own file may be deleted
         return SavedState(file, self._record, found.number, base.number)

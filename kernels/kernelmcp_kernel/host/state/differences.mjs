@@ -1,8 +1,8 @@
 // The pages of the wasm heap that differ from the boot image, and their content in the image.
 import fs from "node:fs";
+import { PAGE } from "./page_operations.mjs";
 import { StateError } from "./state_error.mjs";
 
-export const PAGE = 4096;
 const SLICE = 1 << 20; // bytes read from the image at once
 const ZEROS = Buffer.alloc(PAGE);
 
@@ -58,7 +58,7 @@ export class Differences {
     const content = Buffer.alloc(pagesIn(runs) * PAGE);
     let at = 0;
     for (const [first, count] of runs) {
-      this.#read(first, count, content.subarray(at, at + count * PAGE));
+      this.readImage(first, count, content.subarray(at, at + count * PAGE));
       at += count * PAGE;
     }
     this.prepared = { runs, content };
@@ -69,7 +69,7 @@ export class Differences {
     const { heap, prepared } = this;
     this.prepared = undefined;
     if (!prepared) {
-      for (const [first, count] of this.find()) this.#read(first, count, heap.subarray(first * PAGE, (first + count) * PAGE));
+      for (const [first, count] of this.find()) this.readImage(first, count, heap.subarray(first * PAGE, (first + count) * PAGE));
       return;
     }
     let at = 0;
@@ -109,20 +109,31 @@ export class Differences {
   }
 
   /** The image's content of some pages. @param {number} first @param {number} count @param {Buffer} target */
-  #read(first, count, target) {
-    target.fill(0);
-    let [low, high] = [0, this.stored.length]; // binary search for the first run that ends after `first`
+  readImage(first, count, target) {
+    for (const piece of this.split([first, count])) {
+      const place = target.subarray((piece.first - first) * PAGE, (piece.first - first + piece.count) * PAGE);
+      if (piece.position === undefined) place.fill(0);
+      else this.#readStored(place, piece.position);
+    }
+  }
+
+  /** The pieces of a run that are in the image's file, with their position, and those that are not, because they are all zero there.
+   * @param {Run} run @returns {Generator<{first: number, count: number, position: number | undefined}>} */
+  *split([begin, pages]) {
+    let [low, high] = [0, this.stored.length]; // binary search for the first that ends after the run begins
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (this.stored[middle].end > first) high = middle;
+      if (this.stored[middle].end > begin) high = middle;
       else low = middle + 1;
     }
-    for (; low < this.stored.length; low++) {
-      const run = this.stored[low];
-      if (run.first >= first + count) break;
-      const [from, until] = [Math.max(first, run.first), Math.min(first + count, run.end)];
-      const place = target.subarray((from - first) * PAGE, (until - first) * PAGE);
-      this.#readStored(place, run.position + (from - run.first) * PAGE);
+    const end = begin + pages;
+    for (let first = begin; first < end; ) {
+      const stored = this.stored[low];
+      const isStored = stored !== undefined && stored.first <= first;
+      const next = Math.min(end, isStored ? stored.end : (stored?.first ?? end));
+      yield { first, count: next - first, position: isStored ? stored.position + (first - stored.first) * PAGE : undefined };
+      if (isStored) low++;
+      first = next;
     }
   }
 

@@ -4,8 +4,8 @@
 import { describe } from "../errno.mjs";
 import { compileLibraries, restoreLibraries } from "../libraries.mjs";
 import { continueClock } from "./clock.mjs";
-import { PAGE } from "./differences.mjs";
 import { OpenFiles } from "./open_files.mjs";
+import { PAGE } from "./page_operations.mjs";
 import { References } from "./references.mjs";
 import { StateError } from "./state_error.mjs";
 import { StateReader } from "./state_stream.mjs";
@@ -18,7 +18,7 @@ const DAMAGED = "its header is damaged";
 
 /** @param {SessionState} guest @param {number} fd */
 export async function loadState(guest, fd) {
-  const reader = new StateReader(fd);
+  const reader = new StateReader(fd, guest.operations.block);
   /** @type {Header} */
   const header = reader.begin();
   check(guest, header);
@@ -28,8 +28,7 @@ export async function loadState(guest, fd) {
   guest.revert();
   const contents = OpenFiles.room(header.files.files);
   for (const content of contents) reader.take(content);
-  const { heap } = guest.differences;
-  for (const [first, count] of header.runs) reader.take(heap.subarray(first * PAGE, (first + count) * PAGE));
+  takePages(guest, reader, header.runs, new Uint8Array(guest.module.HEAPU8.length / PAGE));
   reader.end();
   if (header.previous) loadBase(guest, fd, header);
   guest.references.restore(header.references, header.interned);
@@ -43,21 +42,40 @@ export async function loadState(guest, fd) {
 /** Load the pages of the state that another one is the changes of. @param {SessionState} guest @param {number} fd
  * @param {Header} changes */
 function loadBase(guest, fd, changes) {
-  const reader = new StateReader(fd);
+  const reader = new StateReader(fd, guest.operations.block);
   /** @type {Header} */
   const header = reader.begin();
   if (header.id !== changes.previous) throw new StateError("it is based on another state");
-  const { heap } = guest.differences;
+  const { length } = guest.module.HEAPU8;
   checkShape(header, guest.module);
-  if (header.heap_bytes > heap.length) throw new StateError(DAMAGED);
+  if (header.heap_bytes > length) throw new StateError(DAMAGED);
   for (const content of OpenFiles.room(header.files.files)) reader.take(content);
-  const isChanged = new Uint8Array(heap.length / PAGE);
+  const isChanged = new Uint8Array(length / PAGE);
   for (const [first, count] of changes.runs) isChanged.fill(1, first, first + count);
-  const unused = Buffer.alloc(PAGE);
-  for (const [first, count] of header.runs)
-    for (let page = first; page < first + count; page++)
-      reader.take(isChanged[page] ? unused : heap.subarray(page * PAGE, (page + 1) * PAGE));
+  takePages(guest, reader, header.runs, isChanged);
   reader.end();
+}
+
+/** Make pages of the heap, which are the image's, what comes next. @param {SessionState} guest @param {StateReader} reader
+ * @param {Header["runs"]} runs @param {Uint8Array} isOther 1 for each page that is not wanted */
+function takePages({ operations, differences }, reader, runs, isOther) {
+  const { heap } = differences;
+  const unused = Buffer.alloc(PAGE);
+  for (const run of runs)
+    for (const { first, count, position } of differences.split(run)) {
+      const end = first + count;
+      for (let page = first, next = first; page < end; page = next) {
+        next = page + 1;
+        if (position !== undefined) {
+          const at = reader.read((place) => operations.packedBytes(place));
+          if (!isOther[page]) operations.unpack(page, at);
+        } else if (isOther[page]) reader.take(unused);
+        else {
+          while (next < end && !isOther[next]) next++;
+          reader.take(heap.subarray(page * PAGE, next * PAGE));
+        }
+      }
+    }
 }
 
 /** @param {SessionState} guest @param {Header} header */

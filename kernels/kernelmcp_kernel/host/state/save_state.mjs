@@ -1,6 +1,7 @@
 // Saves a session's state.
 import { describe } from "../errno.mjs";
-import { PAGE, pagesIn } from "./differences.mjs";
+import { pagesIn } from "./differences.mjs";
+import { MAX_PACKED_BYTES, PAGE } from "./page_operations.mjs";
 import { References } from "./references.mjs";
 import { StateError } from "./state_error.mjs";
 import { StateWriter } from "./state_stream.mjs";
@@ -33,13 +34,28 @@ export function saveState(guest, fd, { is_plain = false, is_base = false, since 
     files: description,
     clock: performance.now(),
   };
-  const writer = new StateWriter(fd, is_plain);
+  const writer = new StateWriter(fd, is_plain, guest.operations.block);
   writer.begin(header);
   for (const content of contents) writer.put(content);
-  const { heap } = guest.differences;
-  for (const [first, count] of runs) writer.put(heap.subarray(first * PAGE, (first + count) * PAGE));
+  for (const run of runs) putPages(guest, writer, run);
   writer.end();
   return { id: header.id, bytes: writer.bytes, pages: pagesIn(runs), gone: [...References.gone(held), ...references.newGlobals()] };
+}
+
+/** @param {import("./session_state.mjs").SessionState} guest @param {StateWriter} writer @param {import("./differences.mjs").Run} run */
+function putPages({ operations, differences }, writer, run) {
+  const { image } = operations;
+  const { heap } = differences;
+  const most = image.length / PAGE;
+  for (const { first, count, position } of differences.split(run)) {
+    if (position === undefined) writer.put(heap.subarray(first * PAGE, (first + count) * PAGE));
+    else
+      for (let page = first; page < first + count; page++) {
+        const place = (page - first) % most;
+        if (place === 0) differences.readImage(page, Math.min(most, first + count - page), image);
+        writer.write(MAX_PACKED_BYTES, (at) => operations.pack(page, place * PAGE, at));
+      }
+  }
 }
 
 /** @param {import("./session_state.mjs").SessionState} guest */

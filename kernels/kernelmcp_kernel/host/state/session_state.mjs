@@ -1,10 +1,12 @@
 // What saving and loading a state have in common: a guest's parts, and what must be equal in both guests.
 //
-// A state is the difference between an idle guest and its boot image: the pages of its heap, and what Emscripten and Pyodide
-// hold in JavaScript. Only confined guests of one session write and read it.
+// A state is the difference between an idle guest and its boot image: of the heap's pages that have something in the image, the
+// pieces that differ (mostly reference counts: 64 kB of 4 MB in a small session); the other pages, whole; and what Emscripten
+// and Pyodide hold in JavaScript. Only confined guests of one session write and read it.
 import { ChangedPages } from "./changed_pages.mjs";
 import { Differences } from "./differences.mjs";
 import { OpenFiles } from "./open_files.mjs";
+import { PageOperations } from "./page_operations.mjs";
 import { main } from "../node_shims.mjs";
 import { References } from "./references.mjs";
 import { StateError } from "./state_error.mjs";
@@ -31,6 +33,8 @@ export class SessionState {
     this.differences = new Differences(this.module, image);
     this.stack = this.stackPointer();
     this.pins = this.references.pins();
+    /** @type {PageOperations | undefined} */
+    this.made = undefined;
     this.preparedAt = -1; // how many finalizers had run
     /** @type {{id: string, changes: ChangedPages} | undefined} the last whole state of which others are changes */
     this.base = undefined;
@@ -40,9 +44,15 @@ export class SessionState {
     return this.module._emscripten_stack_get_current?.() ?? 0;
   }
 
+  /** Made when they are needed: not at the start of each guest. */
+  get operations() {
+    this.made ??= new PageOperations(/** @type {WebAssembly.Memory} */ (main.memory));
+    return this.made;
+  }
+
   /** The whole state that is saved now will be the base of others. @returns {string} its id */
   begin() {
-    const changes = this.base?.changes ?? new ChangedPages(/** @type {WebAssembly.Memory} */ (main.memory));
+    const changes = this.base?.changes ?? new ChangedPages(this.operations);
     this.base = undefined;
     changes.begin();
     this.base = { id: crypto.randomUUID(), changes };

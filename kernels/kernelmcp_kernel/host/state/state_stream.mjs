@@ -5,12 +5,12 @@
 // bytes, then the crc32 of all plain bytes.
 import fs from "node:fs";
 import zlib from "node:zlib";
+import { BLOCK_BYTES } from "./page_operations.mjs";
 import { StateError } from "./state_error.mjs";
 
 const MAGIC = Buffer.from("KMSTATE1");
 const LEAD_BYTES = 16;
 const BLOCK_LEAD_BYTES = 8;
-const BLOCK_BYTES = 1 << 20;
 const MAX_HEADER_BYTES = 16 << 20;
 // In one piece: with zlib's buffers of 16 kB, unpacking takes twice as long.
 const FAST = { params: { [zlib.constants.ZSTD_c_compressionLevel]: 1 }, chunkSize: BLOCK_BYTES + (1 << 16) };
@@ -18,15 +18,15 @@ const MIN_CHUNK_BYTES = 64; // zlib's
 
 /** Writes a state: the header, then what it describes, then the end. */
 export class StateWriter {
-  /** @param {number} fd blocking @param {boolean} isPlain not compressed: larger, and faster */
-  constructor(fd, isPlain) {
+  /** @param {number} fd blocking @param {boolean} isPlain not compressed: larger, and faster
+   * @param {Buffer} block memory for one */
+  constructor(fd, isPlain, block = Buffer.allocUnsafeSlow(BLOCK_BYTES)) {
     this.fd = fd;
     this.isPlain = isPlain;
     this.bytes = 0;
     this.crc = 0;
-    /** @type {Uint8Array[]} what will be one block: small pieces are joined, or there would be little to compress */
-    this.pieces = [];
-    this.size = 0;
+    this.block = block;
+    this.size = 0; // bytes of it that are used
   }
 
   /** Refuses before anything is written. @param {any} header */
@@ -41,15 +41,22 @@ export class StateWriter {
     this.#write(text);
   }
 
-  /** @param {Uint8Array} bytes must not change until `end` */
+  /** @param {Uint8Array} bytes */
   put(bytes) {
-    for (let at = 0; at < bytes.length; ) {
-      const piece = bytes.subarray(at, at + BLOCK_BYTES - this.size);
-      this.pieces.push(piece);
-      this.size += piece.length;
-      at += piece.length;
+    for (let done = 0; done < bytes.length; ) {
       if (this.size === BLOCK_BYTES) this.#writeBlock();
+      const piece = bytes.subarray(done, done + BLOCK_BYTES - this.size);
+      this.block.set(piece, this.size);
+      this.size += piece.length;
+      done += piece.length;
     }
+  }
+
+  /** Have some bytes written to one block. @param {number} most @param {(at: number) => number} fill writes them there, and returns
+   * how many */
+  write(most, fill) {
+    if (this.size + most > BLOCK_BYTES) this.#writeBlock();
+    this.size += fill(this.size);
   }
 
   end() {
@@ -58,8 +65,7 @@ export class StateWriter {
   }
 
   #writeBlock() {
-    const plain = this.pieces.length === 1 ? this.pieces[0] : Buffer.concat(this.pieces);
-    this.pieces = [];
+    const plain = this.block.subarray(0, this.size);
     this.size = 0;
     this.crc = zlib.crc32(plain, this.crc);
     const packed = this.isPlain ? plain : zlib.zstdCompressSync(plain, FAST);
@@ -85,13 +91,13 @@ export class StateWriter {
 
 /** Reads a state in the order in which it was written. */
 export class StateReader {
-  /** @param {number} fd blocking */
-  constructor(fd) {
+  /** @param {number} fd blocking @param {Buffer} block memory for one */
+  constructor(fd, block = Buffer.allocUnsafeSlow(BLOCK_BYTES)) {
     this.fd = fd;
     this.crc = 0;
-    /** @type {Buffer} */
-    this.block = Buffer.alloc(0);
-    this.used = 0; // bytes of the block
+    this.block = block;
+    this.size = 0; // bytes of it that are used
+    this.taken = 0; // of these
   }
 
   /** @returns {any} the header, as yet unchecked */
@@ -108,28 +114,38 @@ export class StateReader {
   /** Fill this with what comes next. @param {Uint8Array} target */
   take(target) {
     for (let done = 0; done < target.length; ) {
-      if (this.used === this.block.length) this.#readBlock();
-      const count = Math.min(target.length - done, this.block.length - this.used);
-      target.set(this.block.subarray(this.used, this.used + count), done);
-      this.used += count;
-      done += count;
+      if (this.taken === this.size) this.#readBlock();
+      const piece = this.block.subarray(this.taken, Math.min(this.taken + target.length - done, this.size));
+      target.set(piece, done);
+      this.taken += piece.length;
+      done += piece.length;
     }
+  }
+
+  /** What was written to one block: where in the block it is. @param {(at: number) => number} measure says how many bytes */
+  read(measure) {
+    if (this.taken === this.size) this.#readBlock();
+    const at = this.taken;
+    this.taken += measure(at);
+    if (this.taken > this.size) throw new StateError("a block of it is damaged");
+    return at;
   }
 
   /** Check that everything has been read, as it was written. */
   end() {
     const [stored, crc] = this.#readPair();
-    if (this.used !== this.block.length || stored !== 0 || crc !== this.crc) throw new StateError("its checksum does not match");
+    if (this.taken !== this.size || stored !== 0 || crc !== this.crc) throw new StateError("its checksum does not match");
   }
 
   #readBlock() {
     const [stored, plain] = this.#readPair();
     if (!stored || stored > plain || plain > BLOCK_BYTES) throw new StateError("a block of it is damaged");
-    const bytes = this.#read(stored);
-    this.block = stored === plain ? bytes : unpack(bytes, plain);
-    if (this.block.length !== plain) throw new StateError("a block of it is damaged");
-    this.crc = zlib.crc32(this.block, this.crc);
-    this.used = 0;
+    const block = this.block.subarray(0, plain);
+    if (stored === plain) this.#fill(block);
+    else if (unpack(this.#read(stored), plain).copy(block) !== plain) throw new StateError("a block of it is damaged");
+    this.crc = zlib.crc32(block, this.crc);
+    this.size = plain;
+    this.taken = 0;
   }
 
   #readPair() {
@@ -139,9 +155,13 @@ export class StateReader {
 
   /** @param {number} length */
   #read(length) {
-    const target = Buffer.allocUnsafe(length);
-    for (let done = 0; done < length; ) {
-      const count = fs.readSync(this.fd, target, done, length - done, null);
+    return this.#fill(Buffer.allocUnsafe(length));
+  }
+
+  /** @param {Buffer} target */
+  #fill(target) {
+    for (let done = 0; done < target.length; ) {
+      const count = fs.readSync(this.fd, target, done, target.length - done, null);
       if (!count) throw new StateError("it is cut short");
       done += count;
     }

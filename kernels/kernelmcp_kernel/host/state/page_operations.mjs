@@ -1,0 +1,74 @@
+// What is done with each byte of many pages, in a module with two memories: the heap, and one of its own (page_operations.wat).
+//
+// The other memory has one block of a state (state_stream.mjs), some pages of the boot image, a hash of each page of the heap,
+// and the numbers of those that were found.
+import { StateError } from "./state_error.mjs";
+
+// wat2wasm --enable-multi-memory page_operations.wat
+const WASM =
+  "AGFzbQEAAAABEgNgA39/fwF/YAF/AX9gAn9/AAIUAgFnBGhlYXACAAEBZwNvd24CAAEDBQQAAAECBycEBHNjYW4AAARwYWNrAAEMcGFja2VkX2J5dGVzAA" +
+  "IGdW5wYWNrAAMK6AUExgMCBH8Fe/0MsXk3nnfK64U9rrLCL+vUJyELIAAhAwJAA0AgAyABTw0BIANBDHQhBCAEQYAgaiEF/QwBAAAAAgAAAAMAAAAEAAAA" +
+  "IQf9DAUAAAAGAAAABwAAAAgAAAAhCP0MCQAAAAoAAAALAAAADAAAACEJ/QwNAAAADgAAAA8AAAAQAAAAIQoDQCAHQQ39qwEgB0ET/a0B/VAgBP0ABAD9US" +
+  "AL/bUBIQcgCEEN/asBIAhBE/2tAf1QIAT9AAQQ/VEgC/21ASEIIAlBDf2rASAJQRP9rQH9UCAE/QAEIP1RIAv9tQEhCSAKQQ39qwEgCkET/a0B/VAgBP0A" +
+  "BDD9USAL/bUBIQogBEHAAGohBCAEIAVJDQALIAcgCP0Md8rrhT2ussIv69QnsWdWFv21Af2uASEHIAcgCSAHQQ/9rQH9Uf0MPa6ywi/r1CexZ1YWsXk3nv" +
+  "21Af1RIQcgByAKIAdBDf2tAf1R/Qwv69QnsWdWFrF5N553yuuF/bUB/a4BIQcgByADQQR0/QBEAYCARP1R/VMEQCADQQR0IAf9C0QBgIBEIAIgBkECdGog" +
+  "AzZCAQAgBkEBaiEGCyADQQFqIQMMAAsLIAYLgAEDAn8BfgF7IAJBIGohAwNAIAD9AAQAIAH9AEQBAP1RIQYgBv1TBEAgBUIBIASthoQhBSADIAb9C0QBAC" +
+  "ADQRBqIQMLIABBEGohACABQRBqIQEgBEEBaiEEIARBP3FFBEAgAiAFN0MBAEIAIQUgAkEIaiECCyAEQYACSQ0ACyADCygAQSAgAClDAQB7IAApQwEIe3wg" +
+  "AClDARB7IAApQwEYe3x8p0EEdGoLcwIDfwF+IAFBIGohAgNAIAEgBEEDdGopQwEAIQUCQANAIAVQDQEgACAFeqdBBHRqIQMgAyAD/QAEACAC/QBEAQD9Uf" +
+  "0LBAAgAkEQaiECIAUgBUIBfYMhBQwACwsgAEGACGohACAEQQFqIQQgBEEESQ0ACws=";
+export const PAGE = 4096;
+export const BLOCK_BYTES = 1 << 20;
+export const MAX_PACKED_BYTES = 32 + PAGE;
+const IMAGE_BYTES = 1 << 16;
+const HASHES = BLOCK_BYTES + IMAGE_BYTES; // page_operations.wat has it as 0x110000
+const HASH_BYTES = 16;
+const WASM_PAGE = 65536;
+const MAX_PAGES = 2 ** 20;
+
+export class PageOperations {
+  /** @param {WebAssembly.Memory} heap */
+  constructor(heap) {
+    this.heap = heap;
+    this.own = new WebAssembly.Memory({ initial: HASHES / WASM_PAGE });
+    const module = new WebAssembly.Module(Buffer.from(WASM, "base64"));
+    this.functions = /** @type {Record<string, (...numbers: number[]) => number>} */ (
+      /** @type {unknown} */ (new WebAssembly.Instance(module, { g: { heap, own: this.own } }).exports)
+    );
+  }
+
+  /** Memory for a block, good until the next scan. */
+  get block() {
+    return Buffer.from(this.own.buffer, 0, BLOCK_BYTES);
+  }
+
+  /** Memory for pages of the boot image, good until the next scan. */
+  get image() {
+    return Buffer.from(this.own.buffer, BLOCK_BYTES, IMAGE_BYTES);
+  }
+
+  /** The pages whose hash, of 128 bits, is another one than at the last scan; good until the next. 64 MB take 4 ms. */
+  scan() {
+    const count = this.heap.buffer.byteLength / PAGE;
+    if (count >= MAX_PAGES) throw new StateError("its heap is too large for automatic checkpoints");
+    const list = HASHES + count * HASH_BYTES;
+    const missing = list + count * Uint32Array.BYTES_PER_ELEMENT - this.own.buffer.byteLength;
+    if (missing > 0) this.own.grow(Math.ceil(missing / WASM_PAGE));
+    return new Uint32Array(this.own.buffer, list, this.functions.scan(0, count, list));
+  }
+
+  /** Write to the block what differs in a page of the heap from a page of the image. @param {number} page @param {number} image
+   * bytes from the beginning of `image` @param {number} at of the block @returns how many bytes, at most MAX_PACKED_BYTES */
+  pack(page, image, at) {
+    return this.functions.pack(page * PAGE, BLOCK_BYTES + image, at) - at;
+  }
+
+  /** How many bytes `pack` has written there. @param {number} at of the block */
+  packedBytes(at) {
+    return this.functions.packed_bytes(at);
+  }
+
+  /** Make a page of the heap, which is the image's, what it was. @param {number} page @param {number} at of the block */
+  unpack(page, at) {
+    this.functions.unpack(page * PAGE, at);
+  }
+}

@@ -1,0 +1,76 @@
+(module
+  (import "g" "heap" (memory $h 1))
+  (import "g" "own" (memory $o 1))
+  ;; pages [first, end): a 128-bit hash of each; where it is not the one kept at own[HASHES + page * 16], keep it, and write the page's number to own[list + 4 * n]; gives n
+  (func (export "scan") (param $first i32) (param $end i32) (param $list i32) (result i32)
+    (local $p i32) (local $a i32) (local $e i32) (local $n i32)
+    (local $s0 v128) (local $s1 v128) (local $s2 v128) (local $s3 v128) (local $k v128)
+    (local.set $k (v128.const i32x4 0x9E3779B1 0x85EBCA77 0xC2B2AE3D 0x27D4EB2F))
+    (local.set $p (local.get $first))
+    (block $done (loop $pages
+      (br_if $done (i32.ge_u (local.get $p) (local.get $end)))
+      (local.set $a (i32.shl (local.get $p) (i32.const 12)))
+      (local.set $e (i32.add (local.get $a) (i32.const 4096)))
+      (local.set $s0 (v128.const i32x4 1 2 3 4)) (local.set $s1 (v128.const i32x4 5 6 7 8))
+      (local.set $s2 (v128.const i32x4 9 10 11 12)) (local.set $s3 (v128.const i32x4 13 14 15 16))
+      (loop $words
+        (local.set $s0 (i32x4.mul (v128.xor (v128.or (i32x4.shl (local.get $s0) (i32.const 13)) (i32x4.shr_u (local.get $s0) (i32.const 19))) (v128.load $h (local.get $a))) (local.get $k)))
+        (local.set $s1 (i32x4.mul (v128.xor (v128.or (i32x4.shl (local.get $s1) (i32.const 13)) (i32x4.shr_u (local.get $s1) (i32.const 19))) (v128.load $h offset=16 (local.get $a))) (local.get $k)))
+        (local.set $s2 (i32x4.mul (v128.xor (v128.or (i32x4.shl (local.get $s2) (i32.const 13)) (i32x4.shr_u (local.get $s2) (i32.const 19))) (v128.load $h offset=32 (local.get $a))) (local.get $k)))
+        (local.set $s3 (i32x4.mul (v128.xor (v128.or (i32x4.shl (local.get $s3) (i32.const 13)) (i32x4.shr_u (local.get $s3) (i32.const 19))) (v128.load $h offset=48 (local.get $a))) (local.get $k)))
+        (local.set $a (i32.add (local.get $a) (i32.const 64)))
+        (br_if $words (i32.lt_u (local.get $a) (local.get $e))))
+      (local.set $s0 (i32x4.add (local.get $s0) (i32x4.mul (local.get $s1) (v128.const i32x4 0x85EBCA77 0xC2B2AE3D 0x27D4EB2F 0x165667B1))))
+      (local.set $s0 (v128.xor (local.get $s0) (i32x4.mul (v128.xor (local.get $s2) (i32x4.shr_u (local.get $s0) (i32.const 15))) (v128.const i32x4 0xC2B2AE3D 0x27D4EB2F 0x165667B1 0x9E3779B1))))
+      (local.set $s0 (i32x4.add (local.get $s0) (i32x4.mul (v128.xor (local.get $s3) (i32x4.shr_u (local.get $s0) (i32.const 13))) (v128.const i32x4 0x27D4EB2F 0x165667B1 0x9E3779B1 0x85EBCA77))))
+      (if (v128.any_true (v128.xor (local.get $s0) (v128.load $o offset=0x110000 (i32.shl (local.get $p) (i32.const 4)))))
+        (then
+          (v128.store $o offset=0x110000 (i32.shl (local.get $p) (i32.const 4)) (local.get $s0))
+          (i32.store $o (i32.add (local.get $list) (i32.shl (local.get $n) (i32.const 2))) (local.get $p))
+          (local.set $n (i32.add (local.get $n) (i32.const 1)))))
+      (local.set $p (i32.add (local.get $p) (i32.const 1)))
+      (br $pages)))
+    (local.get $n))
+  ;; What differs in a page of the heap from own[image ..]: 256 bits, which of its pieces of 16 bytes, then those, xored. Written to own[to ..]; gives its end
+  (func (export "pack") (param $page i32) (param $image i32) (param $to i32) (result i32)
+    (local $end i32) (local $i i32) (local $bits i64) (local $x v128)
+    (local.set $end (i32.add (local.get $to) (i32.const 32)))
+    (loop $pieces
+      (local.set $x (v128.xor (v128.load $h (local.get $page)) (v128.load $o (local.get $image))))
+      (if (v128.any_true (local.get $x))
+        (then
+          (local.set $bits (i64.or (local.get $bits) (i64.shl (i64.const 1) (i64.extend_i32_u (local.get $i)))))
+          (v128.store $o (local.get $end) (local.get $x))
+          (local.set $end (i32.add (local.get $end) (i32.const 16)))))
+      (local.set $page (i32.add (local.get $page) (i32.const 16)))
+      (local.set $image (i32.add (local.get $image) (i32.const 16)))
+      (local.set $i (i32.add (local.get $i) (i32.const 1)))
+      (if (i32.eqz (i32.and (local.get $i) (i32.const 63)))
+        (then
+          (i64.store $o (local.get $to) (local.get $bits))
+          (local.set $bits (i64.const 0))
+          (local.set $to (i32.add (local.get $to) (i32.const 8)))))
+      (br_if $pieces (i32.lt_u (local.get $i) (i32.const 256))))
+    (local.get $end))
+  ;; how many bytes such a page has at own[from ..]
+  (func (export "packed_bytes") (param $from i32) (result i32)
+    (i32.add (i32.const 32) (i32.shl (i32.wrap_i64 (i64.add
+      (i64.add (i64.popcnt (i64.load $o (local.get $from))) (i64.popcnt (i64.load $o offset=8 (local.get $from))))
+      (i64.add (i64.popcnt (i64.load $o offset=16 (local.get $from))) (i64.popcnt (i64.load $o offset=24 (local.get $from))))))
+      (i32.const 4))))
+  ;; xor a page of the heap with it
+  (func (export "unpack") (param $page i32) (param $from i32)
+    (local $at i32) (local $piece i32) (local $i i32) (local $bits i64)
+    (local.set $at (i32.add (local.get $from) (i32.const 32)))
+    (loop $words
+      (local.set $bits (i64.load $o (i32.add (local.get $from) (i32.shl (local.get $i) (i32.const 3)))))
+      (block $none (loop $pieces
+        (br_if $none (i64.eqz (local.get $bits)))
+        (local.set $piece (i32.add (local.get $page) (i32.shl (i32.wrap_i64 (i64.ctz (local.get $bits))) (i32.const 4))))
+        (v128.store $h (local.get $piece) (v128.xor (v128.load $h (local.get $piece)) (v128.load $o (local.get $at))))
+        (local.set $at (i32.add (local.get $at) (i32.const 16)))
+        (local.set $bits (i64.and (local.get $bits) (i64.sub (local.get $bits) (i64.const 1))))
+        (br $pieces)))
+      (local.set $page (i32.add (local.get $page) (i32.const 1024)))
+      (local.set $i (i32.add (local.get $i) (i32.const 1)))
+      (br_if $words (i32.lt_u (local.get $i) (i32.const 4))))))
