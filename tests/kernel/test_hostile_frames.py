@@ -150,6 +150,23 @@ def test_a_guest_that_closes_its_state_pipes_keeps_nobody_busy() -> None:
     assert moved("closes_its_state_pipes", "load_state")[0] == {"ok": True}
 
 
+def test_a_guest_that_never_reads_its_state_blocks_nobody() -> None:
+    async def use(guest: Guest, found: list[Frame]) -> str | None:
+        await guest.ready()
+        with tempfile.TemporaryFile() as file:
+            file.truncate(5_000_000)
+            with guest.state_pipes.sending([FilePart(file.fileno(), 0, 5_000_000)]):
+                moving = asyncio.ensure_future(guest.move_state("load_state", {}))
+                for _ in range(100):  # the loop still turns while megabytes wait for the pipe
+                    await asyncio.sleep(0)
+                guest.kill("it does not read")
+                with pytest.raises(GuestDied):
+                    await moving
+        return guest.death
+
+    assert with_hostile_guest("never_reads", use) == "it does not read"
+
+
 def test_a_guest_that_goes_on_writing_its_state_after_its_answer_is_no_longer_read() -> None:
     answer, size = moved("writes_its_state_for_ever", "save_state")
     assert answer == {"ok": True}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.places import HOST
 
-from .state_guest import StateGuest, header_of, starting, with_header
+from .state_guest import LEAD_BYTES, StateGuest, header_of, starting, with_header
 
 Start = Callable[[], StateGuest]
 
@@ -286,6 +287,14 @@ def flipped(data: bytes, place: int) -> bytes:
     return bytes(changed)
 
 
+def with_block(data: bytes, block: bytes) -> bytes:
+    """The state with only one block, whose checksum is right."""
+    header = with_header(data, lambda h: h["files"].update(files=[]))
+    (length,) = struct.unpack_from("<I", header, 8)
+    end = struct.pack("<II", 0, zlib.crc32(block))
+    return header[: LEAD_BYTES + length] + struct.pack("<II", len(block), len(block)) + block + end
+
+
 def nowhere(header: dict[str, Any]) -> None:
     library = {
         "path": "/workspace/x.so",
@@ -329,10 +338,12 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         ),
         "its files are damaged",
     ),
-    "a page that ends in another block": (
+    "all content shifted": (
         lambda data: with_header(data, lambda h: h["files"]["files"].append({"path": "/x", "kind": "file", "size": 7})),
-        "a block of it is damaged|checksum",
+        "damaged|checksum",
     ),
+    "a page longer than its block": (lambda data: with_block(data, b"\xff" * 32), "a block of it is damaged"),
+    "half a map of a page": (lambda data: with_block(data, b"\xff" * 16), "a block of it is damaged"),
     "table": (lambda data: with_header(data, lambda h: h.update(table=1 << 30)), "header is damaged"),
     "library nowhere": (lambda data: with_header(data, nowhere), "shared objects cannot be loaded"),
     "references": (lambda data: with_header(data, lambda h: h.update(references=[{"path": 7}])), "objects are damaged"),

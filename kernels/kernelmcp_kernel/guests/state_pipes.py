@@ -9,6 +9,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -111,9 +112,10 @@ class StatePipes:
 def _send(part: FilePart, position: int, pipe: int) -> int:
     """Send what the pipe has room for, without a copy of it here if the system can; return how many bytes that were."""
     start, count = part.start + position, part.size - position
-    if splice := getattr(os, "splice", None):
+    if sys.platform == "linux":
         try:
-            return int(splice(part.file, pipe, min(count, _PIPE_BYTES), offset_src=start))
+            most = min(count, _PIPE_BYTES)
+            return os.splice(part.file, pipe, most, offset_src=start, flags=os.SPLICE_F_NONBLOCK)
         except OSError as error:
             if error.errno != errno.EINVAL:  # the file system cannot
                 raise

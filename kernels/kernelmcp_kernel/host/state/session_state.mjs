@@ -20,6 +20,9 @@ import { StateError } from "./state_error.mjs";
 
 /** A guest, as its state sees it. Make it when the guest has started. */
 export class SessionState {
+  /** @type {PageOperations | undefined} */
+  #operations;
+
   /** @param {any} pyodide @param {import("../image.mjs").Image} image @param {import("../libraries.mjs").Recorder} recorder
    * @param {import("./finalizers.mjs").Finalizers} finalizers @param {Record<string, any>} known host functions by name */
   constructor(pyodide, image, recorder, finalizers, known) {
@@ -33,8 +36,6 @@ export class SessionState {
     this.differences = new Differences(this.module, image);
     this.stack = this.stackPointer();
     this.pins = this.references.pins();
-    /** @type {PageOperations | undefined} */
-    this.made = undefined;
     this.preparedAt = -1; // how many finalizers had run
     /** @type {{id: string, changes: ChangedPages} | undefined} the last whole state of which others are changes */
     this.base = undefined;
@@ -46,8 +47,8 @@ export class SessionState {
 
   /** Made when they are needed: not at the start of each guest. */
   get operations() {
-    this.made ??= new PageOperations(/** @type {WebAssembly.Memory} */ (main.memory));
-    return this.made;
+    this.#operations ??= new PageOperations(/** @type {WebAssembly.Memory} */ (main.memory));
+    return this.#operations;
   }
 
   /** The whole state that is saved now will be the base of others. @returns {string} its id */
