@@ -1,26 +1,27 @@
 // What is done with each byte of many pages, in a module with two memories: the heap, and one of its own (page_operations.wat).
 //
-// The other memory has one block of a state (state_stream.mjs), some pages of the boot image, a hash of each page of the heap,
-// and the numbers of those that were found.
+// The other memory has one block of a state (state_stream.mjs), some pages of the boot image, a key and a hash of each page of
+// the heap, and the numbers of those that were found.
 import { StateError } from "./state_error.mjs";
 
 // wat2wasm --enable-multi-memory page_operations.wat
 const WASM =
-  "AGFzbQEAAAABEgNgA39/fwF/YAF/AX9gAn9/AAIUAgFnBGhlYXACAAEBZwNvd24CAAEDBQQAAAECBycEBHNjYW4AAARwYWNrAAEMcGFja2VkX2J5dGVzAA" +
-  "IGdW5wYWNrAAMK6AUExgMCBH8Fe/0MsXk3nnfK64U9rrLCL+vUJyELIAAhAwJAA0AgAyABTw0BIANBDHQhBCAEQYAgaiEF/QwBAAAAAgAAAAMAAAAEAAAA" +
-  "IQf9DAUAAAAGAAAABwAAAAgAAAAhCP0MCQAAAAoAAAALAAAADAAAACEJ/QwNAAAADgAAAA8AAAAQAAAAIQoDQCAHQQ39qwEgB0ET/a0B/VAgBP0ABAD9US" +
-  "AL/bUBIQcgCEEN/asBIAhBE/2tAf1QIAT9AAQQ/VEgC/21ASEIIAlBDf2rASAJQRP9rQH9UCAE/QAEIP1RIAv9tQEhCSAKQQ39qwEgCkET/a0B/VAgBP0A" +
-  "BDD9USAL/bUBIQogBEHAAGohBCAEIAVJDQALIAcgCP0Md8rrhT2ussIv69QnsWdWFv21Af2uASEHIAcgCSAHQQ/9rQH9Uf0MPa6ywi/r1CexZ1YWsXk3nv" +
-  "21Af1RIQcgByAKIAdBDf2tAf1R/Qwv69QnsWdWFrF5N553yuuF/bUB/a4BIQcgByADQQR0/QBEAYCARP1R/VMEQCADQQR0IAf9C0QBgIBEIAIgBkECdGog" +
-  "AzZCAQAgBkEBaiEGCyADQQFqIQMMAAsLIAYLgAEDAn8BfgF7IAJBIGohAwNAIAD9AAQAIAH9AEQBAP1RIQYgBv1TBEAgBUIBIASthoQhBSADIAb9C0QBAC" +
-  "ADQRBqIQMLIABBEGohACABQRBqIQEgBEEBaiEEIARBP3FFBEAgAiAFN0MBAEIAIQUgAkEIaiECCyAEQYACSQ0ACyADCygAQSAgAClDAQB7IAApQwEIe3wg" +
-  "AClDARB7IAApQwEYe3x8p0EEdGoLcwIDfwF+IAFBIGohAgNAIAEgBEEDdGopQwEAIQUCQANAIAVQDQEgACAFeqdBBHRqIQMgAyAD/QAEACAC/QBEAQD9Uf" +
-  "0LBAAgAkEQaiECIAUgBUIBfYMhBQwACwsgAEGACGohACAEQQFqIQQgBEEESQ0ACws=";
+  "AGFzbQEAAAABEgNgA39/fwF/YAF/AX9gAn9/AAIUAgFnBGhlYXACAAEBZwNvd24CAAEDBQQAAAECBycEBHNjYW4AAARwYWNrAAEMcGFja2VkX2J5dGVzAAIG" +
+  "dW5wYWNrAAMKhgUE5AICBX8HeyAAIQMCQANAIAMgAU8NASADQQx0IQQgBEGAIGohBUGAgMQAIQYgBv0ARAEAIQz9DAAAAAAAAAAAAAAAAAAAAAAhDf0MAAAA" +
+  "AAAAAAAAAAAAAAAAACEOA0AgBP0ABAAhCCAE/QAEECEJIAwhCiAG/QBEARAhCyAG/QBEASAhDCAIIAr9rgEhCiAIIAv9rgEhCCAJIAv9rgEhCyAJIAz9rgEh" +
+  "CSANIAogC/3eASAKIAv93wH9zgH9zgEhDSAOIAggCf3eASAIIAn93wH9zgH9zgEhDiAGQSBqIQYgBEEgaiEEIAQgBUkNAAsgDSAO/Q0AAQIDBAUGBxAREhMU" +
+  "FRYXIA0gDv0NCAkKCwwNDg8YGRobHB0eH/3OASENIA0gA0EEdP0ARAGAgEj9Uf1TBEAgA0EEdCAN/QtEAYCASCACIAdBAnRqIAM2QgEAIAdBAWohBwsgA0EB" +
+  "aiEDDAALCyAHC4ABAwJ/AX4BeyACQSBqIQMDQCAA/QAEACAB/QBEAQD9USEGIAb9UwRAIAVCASAErYaEIQUgAyAG/QtEAQAgA0EQaiEDCyAAQRBqIQAgAUEQ" +
+  "aiEBIARBAWohBCAEQT9xRQRAIAIgBTdDAQBCACEFIAJBCGohAgsgBEGAAkkNAAsgAwsoAEEgIAApQwEAeyAAKUMBCHt8IAApQwEQeyAAKUMBGHt8fKdBBHRq" +
+  "C3MCA38BfiABQSBqIQIDQCABIARBA3RqKUMBACEFAkADQCAFUA0BIAAgBXqnQQR0aiEDIAMgA/0ABAAgAv0ARAEA/VH9CwQAIAJBEGohAiAFIAVCAX2DIQUM" +
+  "AAsLIABBgAhqIQAgBEEBaiEEIARBBEkNAAsL";
 export const PAGE = 4096;
 export const BLOCK_BYTES = 1 << 20;
 export const MAX_PACKED_BYTES = 32 + PAGE;
 const IMAGE_BYTES = 1 << 16;
-const HASHES = BLOCK_BYTES + IMAGE_BYTES; // page_operations.wat has it as 0x110000
+const KEY = BLOCK_BYTES + IMAGE_BYTES; // page_operations.wat has it as 0x110000
+const KEY_BYTES = PAGE + 16;
+const HASHES = KEY + (1 << 16); // 0x120000 there
 const HASH_BYTES = 16;
 const WASM_PAGE = 65536;
 const MAX_PAGES = 2 ** 20;
@@ -30,6 +31,7 @@ export class PageOperations {
   constructor(heap) {
     this.heap = heap;
     this.own = new WebAssembly.Memory({ initial: HASHES / WASM_PAGE });
+    crypto.getRandomValues(new Uint8Array(this.own.buffer, KEY, KEY_BYTES));
     const module = new WebAssembly.Module(Buffer.from(WASM, "base64"));
     this.functions = /** @type {Record<string, (...numbers: number[]) => number>} */ (
       /** @type {unknown} */ (new WebAssembly.Instance(module, { g: { heap, own: this.own } }).exports)
@@ -46,7 +48,8 @@ export class PageOperations {
     return Buffer.from(this.own.buffer, BLOCK_BYTES, IMAGE_BYTES);
   }
 
-  /** The pages whose hash, of 128 bits, is another one than at the last scan; good until the next. 64 MB take 4 ms. */
+  /** The pages whose hash is another one than at the last scan; good until the next. 64 MB take 4 ms. The hash is NH, twice,
+   * with a random key: whatever has changed in a page, it is not seen with a probability of 2 to the power of -64. */
   scan() {
     const count = this.heap.buffer.byteLength / PAGE;
     if (count >= MAX_PAGES) throw new StateError("its heap is too large for automatic checkpoints");

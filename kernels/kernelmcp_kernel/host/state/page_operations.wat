@@ -1,31 +1,44 @@
 (module
   (import "g" "heap" (memory $h 1))
   (import "g" "own" (memory $o 1))
-  ;; pages [first, end): a 128-bit hash of each; where it is not the one kept at own[HASHES + page * 16], keep it, and write the page's number to own[list + 4 * n]; gives n
+  ;; Of pages [first, end): two sums of NH (RFC 4418, 5.2), with the key at own[KEY ..] and with it from its 16th byte on. Where they are not those
+  ;; kept at own[HASHES + page * 16], keep them, and write the page's number to own[list + 4 * n]; gives n
   (func (export "scan") (param $first i32) (param $end i32) (param $list i32) (result i32)
-    (local $p i32) (local $a i32) (local $e i32) (local $n i32)
-    (local $s0 v128) (local $s1 v128) (local $s2 v128) (local $s3 v128) (local $k v128)
-    (local.set $k (v128.const i32x4 0x9E3779B1 0x85EBCA77 0xC2B2AE3D 0x27D4EB2F))
+    (local $p i32) (local $a i32) (local $e i32) (local $key i32) (local $n i32)
+    (local $x v128) (local $y v128) (local $k0 v128) (local $k1 v128) (local $k2 v128) (local $s v128) (local $t v128)
     (local.set $p (local.get $first))
     (block $done (loop $pages
       (br_if $done (i32.ge_u (local.get $p) (local.get $end)))
       (local.set $a (i32.shl (local.get $p) (i32.const 12)))
       (local.set $e (i32.add (local.get $a) (i32.const 4096)))
-      (local.set $s0 (v128.const i32x4 1 2 3 4)) (local.set $s1 (v128.const i32x4 5 6 7 8))
-      (local.set $s2 (v128.const i32x4 9 10 11 12)) (local.set $s3 (v128.const i32x4 13 14 15 16))
+      (local.set $key (i32.const 0x110000))
+      (local.set $k2 (v128.load $o (local.get $key)))
+      (local.set $s (v128.const i64x2 0 0))
+      (local.set $t (v128.const i64x2 0 0))
       (loop $words
-        (local.set $s0 (i32x4.mul (v128.xor (v128.or (i32x4.shl (local.get $s0) (i32.const 13)) (i32x4.shr_u (local.get $s0) (i32.const 19))) (v128.load $h (local.get $a))) (local.get $k)))
-        (local.set $s1 (i32x4.mul (v128.xor (v128.or (i32x4.shl (local.get $s1) (i32.const 13)) (i32x4.shr_u (local.get $s1) (i32.const 19))) (v128.load $h offset=16 (local.get $a))) (local.get $k)))
-        (local.set $s2 (i32x4.mul (v128.xor (v128.or (i32x4.shl (local.get $s2) (i32.const 13)) (i32x4.shr_u (local.get $s2) (i32.const 19))) (v128.load $h offset=32 (local.get $a))) (local.get $k)))
-        (local.set $s3 (i32x4.mul (v128.xor (v128.or (i32x4.shl (local.get $s3) (i32.const 13)) (i32x4.shr_u (local.get $s3) (i32.const 19))) (v128.load $h offset=48 (local.get $a))) (local.get $k)))
-        (local.set $a (i32.add (local.get $a) (i32.const 64)))
+        (local.set $x (v128.load $h (local.get $a)))
+        (local.set $y (v128.load $h offset=16 (local.get $a)))
+        (local.set $k0 (local.get $k2))
+        (local.set $k1 (v128.load $o offset=16 (local.get $key)))
+        (local.set $k2 (v128.load $o offset=32 (local.get $key)))
+        (local.set $k0 (i32x4.add (local.get $x) (local.get $k0)))
+        (local.set $x (i32x4.add (local.get $x) (local.get $k1)))
+        (local.set $k1 (i32x4.add (local.get $y) (local.get $k1)))
+        (local.set $y (i32x4.add (local.get $y) (local.get $k2)))
+        (local.set $s (i64x2.add (local.get $s) (i64x2.add
+          (i64x2.extmul_low_i32x4_u (local.get $k0) (local.get $k1)) (i64x2.extmul_high_i32x4_u (local.get $k0) (local.get $k1)))))
+        (local.set $t (i64x2.add (local.get $t) (i64x2.add
+          (i64x2.extmul_low_i32x4_u (local.get $x) (local.get $y)) (i64x2.extmul_high_i32x4_u (local.get $x) (local.get $y)))))
+        (local.set $key (i32.add (local.get $key) (i32.const 32)))
+        (local.set $a (i32.add (local.get $a) (i32.const 32)))
         (br_if $words (i32.lt_u (local.get $a) (local.get $e))))
-      (local.set $s0 (i32x4.add (local.get $s0) (i32x4.mul (local.get $s1) (v128.const i32x4 0x85EBCA77 0xC2B2AE3D 0x27D4EB2F 0x165667B1))))
-      (local.set $s0 (v128.xor (local.get $s0) (i32x4.mul (v128.xor (local.get $s2) (i32x4.shr_u (local.get $s0) (i32.const 15))) (v128.const i32x4 0xC2B2AE3D 0x27D4EB2F 0x165667B1 0x9E3779B1))))
-      (local.set $s0 (i32x4.add (local.get $s0) (i32x4.mul (v128.xor (local.get $s3) (i32x4.shr_u (local.get $s0) (i32.const 13))) (v128.const i32x4 0x27D4EB2F 0x165667B1 0x9E3779B1 0x85EBCA77))))
-      (if (v128.any_true (v128.xor (local.get $s0) (v128.load $o offset=0x110000 (i32.shl (local.get $p) (i32.const 4)))))
+      ;; each sum is of both of its lanes
+      (local.set $s (i64x2.add
+        (i8x16.shuffle 0 1 2 3 4 5 6 7 16 17 18 19 20 21 22 23 (local.get $s) (local.get $t))
+        (i8x16.shuffle 8 9 10 11 12 13 14 15 24 25 26 27 28 29 30 31 (local.get $s) (local.get $t))))
+      (if (v128.any_true (v128.xor (local.get $s) (v128.load $o offset=0x120000 (i32.shl (local.get $p) (i32.const 4)))))
         (then
-          (v128.store $o offset=0x110000 (i32.shl (local.get $p) (i32.const 4)) (local.get $s0))
+          (v128.store $o offset=0x120000 (i32.shl (local.get $p) (i32.const 4)) (local.get $s))
           (i32.store $o (i32.add (local.get $list) (i32.shl (local.get $n) (i32.const 2))) (local.get $p))
           (local.set $n (i32.add (local.get $n) (i32.const 1)))))
       (local.set $p (i32.add (local.get $p) (i32.const 1)))

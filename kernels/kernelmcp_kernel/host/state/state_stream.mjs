@@ -14,7 +14,7 @@ const BLOCK_LEAD_BYTES = 8;
 const MAX_HEADER_BYTES = 16 << 20;
 // In one piece: with zlib's buffers of 16 kB, unpacking takes twice as long.
 const FAST = { params: { [zlib.constants.ZSTD_c_compressionLevel]: 1 }, chunkSize: BLOCK_BYTES + (1 << 16) };
-const MIN_CHUNK_BYTES = 64; // zlib's
+const SPARE_BYTES = 64; // without any, zlib makes a second buffer
 
 /** Writes a state: the header, then what it describes, then the end. */
 export class StateWriter {
@@ -98,6 +98,7 @@ export class StateReader {
     this.block = block;
     this.size = 0; // bytes of it that are used
     this.taken = 0; // of these
+    this.packed = Buffer.allocUnsafeSlow(BLOCK_BYTES);
   }
 
   /** @returns {any} the header, as yet unchecked */
@@ -105,7 +106,7 @@ export class StateReader {
     const lead = this.#read(LEAD_BYTES);
     if (lead.compare(MAGIC, 0, 8, 0, 8) !== 0) throw new StateError("it is not a saved session");
     const length = lead.readUInt32LE(8);
-    if (length > MAX_HEADER_BYTES) throw new StateError("its header is damaged");
+    if (!length || length > MAX_HEADER_BYTES) throw new StateError("its header is damaged");
     const text = this.#read(length);
     if (zlib.crc32(text) !== lead.readUInt32LE(12)) throw new StateError("its header is damaged");
     return JSON.parse(text.toString("utf8"));
@@ -142,7 +143,10 @@ export class StateReader {
     if (!stored || stored > plain || plain > BLOCK_BYTES) throw new StateError("a block of it is damaged");
     const block = this.block.subarray(0, plain);
     if (stored === plain) this.#fill(block);
-    else if (unpack(this.#read(stored), plain).copy(block) !== plain) throw new StateError("a block of it is damaged");
+    else {
+      const packed = this.#fill(this.packed.subarray(0, stored));
+      if (unpack(packed, plain).copy(block) !== plain) throw new StateError("a block of it is damaged");
+    }
     this.crc = zlib.crc32(block, this.crc);
     this.size = plain;
     this.taken = 0;
@@ -172,7 +176,7 @@ export class StateReader {
 /** @param {Buffer} bytes @param {number} length */
 function unpack(bytes, length) {
   try {
-    return zlib.zstdDecompressSync(bytes, { maxOutputLength: length, chunkSize: Math.max(length, MIN_CHUNK_BYTES) });
+    return zlib.zstdDecompressSync(bytes, { maxOutputLength: length, chunkSize: length + SPARE_BYTES });
   } catch {
     throw new StateError("a block of it is damaged");
   }
