@@ -4,7 +4,7 @@ Whatever goes back begins in a fresh kernel, and changes nothing before that has
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -209,7 +209,7 @@ class Past:
         leave: Callable[[Beginning], Awaitable[None]] | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> Beginning:
-        passed_on = draft_of(self._directory / STATE_FILE)
+        passed_on = draft_of(source._directory / STATE_FILE)  # a fork has no record yet, so nobody would find it there
 
         async def bring(sandbox: SandboxDirectory) -> SavedState:
             if checkpoint is None:
@@ -227,7 +227,8 @@ class Past:
                     packages = await anyio.to_thread.run_sync(source.checkpoints.packages, checkpoint)
                 beginning = await self._queue.binding.go_back(bring, packages, name, leave, is_wanted)
         finally:
-            passed_on.unlink(missing_ok=True)
+            with suppress(OSError):
+                passed_on.unlink(missing_ok=True)
         self.note_changed()
         self._owner.changed()
         return beginning

@@ -354,6 +354,22 @@ async def test_what_a_killed_server_left_is_deleted(connect: Connect, tmp_path: 
         assert (await run(client, "x", session_id="s"))["result"] == "1"
 
 
+async def test_a_server_killed_within_a_fork_leaves_no_memory_of_the_origin(connect: Connect, tmp_path: Path) -> None:
+    def drafts() -> list[Path]:
+        return list(tmp_path.rglob(".state.*"))
+
+    async with killed(connect) as client:
+        await run(client, "x = 1; filler = bytes(150_000_000)", session_id="s")
+        forking = asyncio.create_task(client.call_tool("create_session", {"from_session": "s"}))
+        while not drafts():  # noqa: ASYNC110  # nothing tells a client
+            await asyncio.sleep(0)
+        forking.cancel()
+    assert drafts()
+    async with connect() as client:
+        await run(client, "1", session_id="s")
+        assert drafts() == []
+
+
 @pytest.mark.slow
 async def test_forks_at_once_make_room_for_each_other(connect: Connect) -> None:
     async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="3", SESSIONS__MAX_SESSIONS="3") as client:
