@@ -50,17 +50,19 @@ def sent(parts: list[tuple[Path, int, int]]) -> bytes:
     return asyncio.run(run())
 
 
-@pytest.fixture(params=["splice", "a file system without splice", "a system without splice"])
+@pytest.fixture(params=["splice", "EINVAL", "EPERM", "ENOSYS", "a system without splice", "a Python without splice"])
 def content(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file, on a system of each kind."""
 
     def refuse(*_: Any, **__: Any) -> int:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        raise OSError(getattr(errno, request.param), "refused")
 
-    if request.param == "a file system without splice":
+    if request.param.startswith("E"):
         monkeypatch.setattr(os, "splice", refuse, raising=False)
     elif request.param == "a system without splice":
         monkeypatch.setattr("sys.platform", "darwin")
+    elif request.param == "a Python without splice":
+        monkeypatch.delattr(os, "splice", raising=False)
     file = tmp_path / "state"
     file.write_bytes(CONTENT)
     return file

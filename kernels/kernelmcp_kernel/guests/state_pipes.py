@@ -6,7 +6,6 @@ Its bytes are counted and not parsed, because a guest wrote them. For the event 
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import os
 import sys
@@ -112,13 +111,14 @@ class StatePipes:
 def _send(part: FilePart, position: int, pipe: int) -> int:
     """Send what the pipe has room for, without a copy of it here if the system can; return how many bytes that were."""
     start, count = part.start + position, part.size - position
-    if sys.platform == "linux":
+    if sys.platform == "linux" and hasattr(os, "splice"):
         try:
             most = min(count, _PIPE_BYTES)
             return os.splice(part.file, pipe, most, offset_src=start, flags=os.SPLICE_F_NONBLOCK)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # the file system cannot
-                raise
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # the file system cannot, or the system forbids it
     return os.write(pipe, os.pread(part.file, min(count, _READ_BYTES), start))
 
 
