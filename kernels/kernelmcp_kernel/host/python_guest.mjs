@@ -300,10 +300,12 @@ async function load(reseed) {
   if (reseed) guest.reseed();
   if (!hasMemory()) throw new StateError("there is no memory left");
   wasUsed = true;
+  collectGarbage();
   return content;
 }
 
-/** Loading leaves 20 MB of garbage, which V8 would keep for long. Collecting it takes 50 ms: not while somebody waits. */
+/** Starting and loading a state leave 20 MB of garbage, which V8 would keep for long. Collecting it takes 20 ms: not while
+ * somebody waits. */
 function collectGarbage() {
   setTimeout(() => {
     if (interrupts.current) return collectGarbage();
