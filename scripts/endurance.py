@@ -1,7 +1,8 @@
 """What must never happen, tried very often: work that is lost, a loss that nobody says, an interrupt of the wrong cell.
 
     scripts/endurance kills 500      SIGKILL of a server, a kernel or a guest at a random moment; then the next server
-    scripts/endurance hibernations 300   SIGKILL of a server while it saves variables, or brings them back
+    scripts/endurance hibernations 300   SIGKILL of a server while it saves variables, brings them back, or copies them
+    scripts/endurance sessions 100   so many sessions, saved and brought back in random order, by two servers
     scripts/endurance cancels 5000   a cancel that comes as its cell ends, with another cell right behind
     scripts/endurance timeouts 2000  timeouts of 1 to 150 ms while both cores are busy
 
@@ -68,7 +69,7 @@ async def kills(rounds: int, counts: Counter[str]) -> None:
                     missing = await run(client, f"len(set({done!r}) - have)")
                     counts["lost"] += int(missing["result"])
                     counts["lost, files"] += int(missing["result"])
-                    counts["unsaid"] += had_variables and not first["state_lost"]
+                    counts["unsaid"] += had_variables and first["restored"] is None and not first["state_lost"]
                     ran = True
                     for step in range(random.randrange(3)):
                         await _write(client, f"{number}.{step}", done)
@@ -125,21 +126,45 @@ async def hibernations(rounds: int, counts: Counter[str]) -> None:
             with suppress(BaseException):  # its server is killed under it
                 async with connected(home, SESSIONS__WARM_POOL_SIZE="0") as client:
                     _judge(await run(client, COUNT_ON), counts)
+                    await _judge_forks(client, counts)
                     counts["rounds"] += 1
                     [server] = [one for one in psutil.Process().children() if "kernelmcp" in one.cmdline()]
                     everything = [server, *server.children(recursive=True)]
-                    if number % 3 == 0:
+                    way = number % (len(INTERRUPTED) + 1)
+                    if way == len(INTERRUPTED):
                         continue  # it ends as its client does
-                    if number % 3 == 1:
-                        await client.call_tool("stop_session", {"session_id": "s"})
+                    before, interrupted, seconds = INTERRUPTED[way]
+                    for tool in before:
+                        await client.call_tool(*tool)
                     async with asyncio.TaskGroup() as tasks:
-                        if number % 3 == 1:
-                            tasks.create_task(run(client, COUNT_ON))
-                        else:
-                            tasks.create_task(client.call_tool("stop_session", {"session_id": "s"}))
-                        await asyncio.sleep(random.random() * (1.5 if number % 3 == 1 else 0.3))
+                        tasks.create_task(client.call_tool(*interrupted))
+                        await asyncio.sleep(random.random() * seconds)
                         server.kill()
                         counts["left"] += await _left(everything)
+
+
+Call = tuple[str, dict[str, Any]]
+STOP: Call = ("stop_session", {"session_id": "s"})
+CHECKPOINT: Call = ("checkpoint_session", {"session_id": "s", "name": "c"})
+INTERRUPTED: tuple[
+    tuple[tuple[Call, ...], Call, float], ...
+] = (  # what is called before, what is killed, within how long
+    ((STOP,), ("execute_code", {"code": COUNT_ON, "session_id": "s"}), 1.5),
+    ((), STOP, 0.3),
+    ((), CHECKPOINT, 0.4),
+    ((CHECKPOINT,), ("restore_session", {"session_id": "s", "name": "c"}), 1.5),
+    ((), ("create_session", {"session_id": "fork", "from_session": "s"}), 1.5),
+)
+
+
+async def _judge_forks(client: Client, counts: Counter[str]) -> None:
+    """What a fork that was killed has left: nothing, or a whole session."""
+    listed = (await client.call_tool("get_sessions")).structured_content or {}
+    for session in listed["sessions"]:
+        if session["session_id"] == "fork":
+            _judge(await run(client, COUNT_ON, session_id="fork"), counts)
+            counts["forks that were there"] += 1
+            await client.call_tool("destroy_session", {"session_id": "fork"})
 
 
 def _judge(found: dict[str, Any], counts: Counter[str]) -> None:
@@ -149,6 +174,29 @@ def _judge(found: dict[str, Any], counts: Counter[str]) -> None:
     counts["state_lost"] += is_lost
     counts["wrong state"] += (is_back != bool(variable)) or (is_back and variable != file) or (is_back and is_lost)
     counts["unsaid"] += bool(file) and not is_back and not is_lost
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+async def sessions(rounds: int, counts: Counter[str]) -> None:
+    """Few have a kernel at a time, so each use of one saves another and brings this one back."""
+    with tempfile.TemporaryDirectory(prefix="km-sessions-") as name:
+        home = Path(name)
+        names = [f"s{number}" for number in range(rounds)]
+        for has_variables in (False, True):
+            async with connected(home, SESSIONS__MAX_SESSIONS_PER_CLIENT="3") as client:
+                if not has_variables:
+                    for each in names:
+                        count = random.randrange(100_000)
+                        fill = f"own, many = {each!r}, list(range({count}))\nopen('f', 'w').write(str(len(many)))"
+                        await run(client, f"{fill}\ndef double(): return own + own", session_id=each)
+                for each in random.sample(names, len(names)):
+                    use = "double(), len(many) == int(open('f').read()), many[-1:] == [len(many) - 1][:len(many)]"
+                    found = await run(client, use, session_id=each)
+                    counts["rounds"] += 1
+                    counts["restored"] += found["restored"] is not None
+                    counts["wrong state"] += found["result"] != str((each + each, True, True))
 
 
 # -- cancels ----------------------------------------------------------------------------------------------------------
@@ -222,6 +270,7 @@ def _spin() -> None:
 PARTS: dict[str, Callable[[int, Counter[str]], Awaitable[None]]] = {
     "kills": kills,
     "hibernations": hibernations,
+    "sessions": sessions,
     "cancels": cancels,
     "timeouts": timeouts,
 }
