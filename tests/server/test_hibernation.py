@@ -347,6 +347,18 @@ async def test_a_state_of_javascript_that_is_not_loaded_costs_only_its_variables
         assert (await run(client, "typeof y", session_id="s", language="javascript"))["result"] == "'undefined'"
 
 
+async def test_a_flavor_that_has_become_too_small_says_what_the_variables_need(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, "filler = bytearray(b'x') * 150_000_000; open('f', 'w').write('kept')", session_id="s")
+        await client.call_tool("stop_session", {"session_id": "s"})
+    async with connect(POLICY__MEMORY_MB="128") as client:
+        result = await execute(client, "open('f').read(), 'filler' in globals()", session_id="s")
+        assert (fields(result)["result"], fields(result)["state_lost"]) == ("('kept', False)", True), text(result)
+        [line] = [line for line in text(result).splitlines() if GONE in line]
+        assert re.search(r"it needs \d+ MB of memory", line)
+        assert (await run(client, "1 + 1", session_id="s"))["result"] == "2"
+
+
 async def test_after_an_upgrade_the_loss_is_said_with_its_reason(connect: Connect, tmp_path: Path) -> None:
     async with connect() as client:
         await run(client, "x = 1", session_id="s")
