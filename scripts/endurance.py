@@ -123,6 +123,7 @@ async def hibernations(rounds: int, counts: Counter[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="km-saves-") as name:
         home = Path(name)
         for number in range(rounds):
+            everything: list[psutil.Process] = []
             with suppress(BaseException):  # its server is killed under it
                 async with connected(home, SESSIONS__WARM_POOL_SIZE="0") as client:
                     _judge(await run(client, COUNT_ON), counts)
@@ -140,7 +141,7 @@ async def hibernations(rounds: int, counts: Counter[str]) -> None:
                         tasks.create_task(client.call_tool(*interrupted))
                         await asyncio.sleep(random.random() * seconds)
                         server.kill()
-                        counts["left"] += await _left(everything)
+            counts["left"] += await _left(everything)
 
 
 Call = tuple[str, dict[str, Any]]

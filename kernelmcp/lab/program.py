@@ -3,6 +3,7 @@ current folder: both may contain other people's code."""
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,7 @@ def run(
         complete_files(state / HISTORIES, state / FILE_IDS, notebooks)
     except Exception as exc:  # noqa: BLE001 - a damaged history keeps Lab not shut
         sys.stderr.write(f"kernelmcp: what Lab had not saved when it ended is lost: {exc}\n")
+    from jupyter_core.paths import jupyter_config_dir
     from jupyterlab.labapp import LabApp
     from traitlets.config import Config
 
@@ -80,11 +82,14 @@ def run(
 
     ours = {"state": str(state), "runtime_root": str(runtime_root), "sessions": str(sessions)}
     LabApp.serverapp_class = LabServer
-    app: Any = LabApp.initialize_server(
-        argv=[], config=Config(_configuration(notebooks, state, port, token, open_browser, ours))
-    )
-    app.io_loop.add_callback(lambda: on_ready(app.port))  # after the callback that starts listening
-    app.start()
+    try:
+        app: Any = LabApp.initialize_server(
+            argv=[], config=Config(_configuration(notebooks, state, port, token, open_browser, ours))
+        )
+        app.io_loop.add_callback(lambda: on_ready(app.port))  # after the callback that starts listening
+        app.start()
+    finally:
+        shutil.rmtree(jupyter_config_dir(), ignore_errors=True)  # a temporary one, because of JUPYTER_NO_CONFIG
 
 
 def _own_environment(state: Path) -> None:

@@ -184,9 +184,12 @@ def test_a_second_lab_says_where_the_first_one_is(hostile: Hostile, tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_soon_and_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_it_soon_and_leaves_neither_a_process_nor_a_file(tmp_path: Path, number: signal.Signals) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
     environment = {
         **os.environ,
+        "TMPDIR": str(temporary),
         "KERNELMCP_HOME": str(tmp_path / "home"),
         "KERNELMCP_SERVER__RUNTIME": str(tmp_path / "rt"),
     }
@@ -194,3 +197,4 @@ def test_a_signal_ends_it_soon_and_leaves_no_process(tmp_path: Path, number: sig
         lab.process.send_signal(number)
         assert lab.process.wait(DEADLINE_SECONDS) == 0, "a Lab that waits for its sockets never ends"
         assert not (tmp_path / "home/lab/state/address.json").exists()
+    assert list(temporary.iterdir()) == []
