@@ -188,10 +188,14 @@ class Server:
             if serve.has_ended(wire_in):
                 return  # no client would use a kernel
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
+                scopes = [tasks.cancel_scope]
+                tasks.start_soon(_cancel_last_at, end, scopes)
                 started()
                 async with self._open_in(home, *serve.MODULES) as running:
-                    await serve.serve_wire(running.lowlevel, wire_in, wire_out)
+                    # From here on a signal is as the end of stdin: sessions are saved before their kernels end.
+                    with anyio.CancelScope() as serving:
+                        scopes.append(serving)
+                        await serve.serve_wire(running.lowlevel, wire_in, wire_out)
                     if on_end is not None:
                         on_end()
                 tasks.cancel_scope.cancel()
@@ -334,6 +338,6 @@ async def _until(condition: Callable[[], bool], seconds: float) -> None:
             await anyio.sleep(DRAIN_POLL_SECONDS)
 
 
-async def _cancel_at(end: asyncio.Event, scope: anyio.CancelScope) -> None:
+async def _cancel_last_at(end: asyncio.Event, scopes: list[anyio.CancelScope]) -> None:
     await end.wait()
-    scope.cancel()
+    scopes[-1].cancel()

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from kernelmcp.sessions.hibernation.envelope import key_of, seal, unseal
 from ..prepared_home import prepared_home
 from ..pyodide_packages import pyodide_folder
 from .http_support import serving
-from .support import Connect, kernel_pids
+from .support import Connect, kernel_pids, server_of_test
 from .test_continuing import fields, killed, text
 
 pytestmark = [
@@ -506,6 +507,20 @@ async def test_numpy_pandas_and_figures_come_back_from_the_image_and_from_a_cell
                 await run(client, "generator = np.random.default_rng(3); _ = generator.random()", session_id="one")
                 later = "found.match('a').group(1), tree[0].tag, lxml.etree.tostring(tree), frame.describe().shape"
                 assert (await run(client, later, session_id="one"))["result"] == "('a', 'b', b'<a><b/></a>', (8, 1))"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_sessions_of_a_server_on_stdio_survive_a_signal(connect: Connect, number: signal.Signals) -> None:
+    with suppress(BaseException):  # the client's streams break with its server
+        async with connect() as client:
+            await run(client, "x = 1", session_id="s")
+            server = server_of_test()
+            server.send_signal(number)
+            while server.is_running() and server.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    async with connect() as client:
+        found = await run(client, "x", session_id="s")
+        assert (found["result"], found["state_lost"]) == ("1", False)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

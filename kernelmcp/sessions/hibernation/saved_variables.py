@@ -82,7 +82,7 @@ class SavedVariables:
             found, _ = await save_state(kernel, self.home, self.file, self._record, max_bytes, {})
             self.note(found.number)
         except StateNotSaved as exc:
-            if had_state and exc.is_full:  # what was saved after the last cell is better than nothing
+            if had_state:  # what was saved after the last cell is better than nothing
                 self._record.has_state = True
                 return True
             log.warning("variables are not saved", session=self._record.session_id, reasons=exc.reasons)
