@@ -147,9 +147,8 @@ async def hibernations(rounds: int, counts: Counter[str]) -> None:
 Call = tuple[str, dict[str, Any]]
 STOP: Call = ("stop_session", {"session_id": "s"})
 CHECKPOINT: Call = ("checkpoint_session", {"session_id": "s", "name": "c"})
-INTERRUPTED: tuple[
-    tuple[tuple[Call, ...], Call, float], ...
-] = (  # what is called before, what is killed, within how long
+# What is called before, within which call the server is killed, and after how many seconds at most.
+INTERRUPTED: tuple[tuple[tuple[Call, ...], Call, float], ...] = (
     ((STOP,), ("execute_code", {"code": COUNT_ON, "session_id": "s"}), 1.5),
     ((), STOP, 0.3),
     ((), CHECKPOINT, 0.4),

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from mcp import Client
 
 from kernelmcp.sessions.hibernation.envelope import key_of, seal, unseal
 
-from .support import Connect
+from .support import Connect, kernel_pids
 from .test_continuing import fields, killed, text
 from .test_hibernation import execute, flip, run, state_of
 
@@ -443,6 +444,21 @@ async def test_what_has_changed_since_an_automatic_checkpoint_is_never_mixed_wit
         await call(client, "restore_session", session_id="s", name="cell-1")
         found = await run(client, "import os; x, os.path.exists('f')", session_id="s")
         assert found["result"] == "(1, False)", "who asks for it has both"
+
+
+async def test_a_stop_that_cannot_save_keeps_what_was_saved_after_the_last_cell(connect: Connect) -> None:
+    async with connect(SESSIONS__AUTOMATIC_CHECKPOINTS="3") as client:
+        await run(client, "x = 1", session_id="s")
+        await until_listed(client, "cell-1")
+        [pid] = kernel_pids()
+        guests = psutil.Process(pid).children()
+        for guest in guests:
+            guest.kill()
+        while set(psutil.Process(pid).children()) <= set(guests):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # until another one has been started
+        await call(client, "stop_session", session_id="s")
+        found = await run(client, "x", session_id="s")
+        assert (found["result"], found["state_lost"]) == ("1", False)
 
 
 async def test_without_a_name_the_last_cell_is_undone_after_a_stop_as_well(connect: Connect) -> None:
