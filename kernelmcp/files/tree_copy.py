@@ -50,8 +50,8 @@ _T = TypeVar("_T")
 
 @dataclass
 class Copied:
-    """The outcome of a copy. Bytes count as in a quota (`stored_bytes`); `new_bytes` excludes files shared with an
-    earlier checkpoint. `files` are regular ones; `entries` includes directories, links and what was left out.
+    """The outcome of a copy. Bytes count as in a quota (`stored_bytes`); `new_bytes` excludes the `shared` files, which
+    an earlier checkpoint has. `files` are regular ones; `entries` includes directories, links and what was left out.
 
     `left_out` counts pipes, sockets, devices and unreadable entries; `left_out_names` has the paths of some, printable
     and shortened.
@@ -61,6 +61,7 @@ class Copied:
     entries: int = 0
     total_bytes: int = 0
     new_bytes: int = 0
+    shared: int = 0
     left_out: int = 0
     left_out_names: list[str] = field(default_factory=list[str])
 
@@ -70,6 +71,7 @@ class Copied:
             self.entries + other.entries,
             self.total_bytes + other.total_bytes,
             self.new_bytes + other.new_bytes,
+            self.shared + other.shared,
             self.left_out + other.left_out,
             [*self.left_out_names, *other.left_out_names][:MAX_NAMES],
         )
@@ -312,6 +314,7 @@ class _TreeCopy:
         except OSError:  # too many links, for instance
             return False
         self.versions[found.st_ino] = version
+        self._copied.shared += 1
         return True
 
     def _copy_content(self, source: int, name: str, status: os.stat_result) -> int:

@@ -106,13 +106,20 @@ def _describe(session: Session, last_used_at: str) -> str:
     why = f" ({'; '.join(session.record.why_lost)})" if session.record.why_lost else ""
     parts = [
         f"This continues your session {session.id}, last used {age} ago in an earlier server process.",
-        f"Its variables and imports are lost{why}." if lost else "",
-        "Its variables are saved: the next cell has them." if saved else "",
+        f"Its variables and imports are lost{why}.{_to_go_back_to(session)}" if lost else "",
+        "Its variables are saved, and a cell brings them back." if saved else "",
         f"Interrupted with that process: execution {_listed(broken)}; get_execution has the output." if broken else "",
         f"In its workspace: {_listed(names)}." if names else "Its workspace is empty.",
         "reset_workspace starts afresh.",
     ]
     return f"[{' '.join(filter(None, parts))}]"
+
+
+def _to_go_back_to(session: Session) -> str:
+    if (checkpoint := session.queue.binding.newest_checkpoint) is None:
+        return ""
+    name, made_at = checkpoint
+    return f" restore_session(name={name!r}) brings back variables and files as they were {age_of(made_at)} ago."
 
 
 def _names(workspace: Path | None) -> list[str]:

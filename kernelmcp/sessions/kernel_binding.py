@@ -33,7 +33,7 @@ from kernelmcp.sessions.hibernation.state_files import (
 from kernelmcp.sessions.hibernation.state_saver import WITH_FILES, StateSaver
 from kernelmcp.sessions.installed_packages import Package, in_image, restore, with_installed
 from kernelmcp.sessions.life import Event, Life, State
-from kernelmcp.sessions.storage.record import Record
+from kernelmcp.sessions.storage.record import Checkpoint, Record
 from kernelmcp.sessions.storage.session_files import SessionFiles
 
 # Time that a stop waits for the killed kernel to exit. Only tidiness: nothing depends on it.
@@ -85,6 +85,8 @@ class KernelBinding:
         self._runs = 0
         self._is_taken = False
         """The saved variables were saved from this kernel, which goes on."""
+        self.began_as_checkpointed = False
+        """`is_as_checkpointed` was true when the last execution began."""
         self._saver = StateSaver(settings.home, record)
         self.losses_said: set[str | None] = set()
         """Languages whose guest ended in an execution that reported it; None is the main language. The first execution
@@ -102,9 +104,14 @@ class KernelBinding:
 
     @property
     def newest_checkpoint(self) -> tuple[str, str] | None:
-        """Name and time of the newest one that has variables."""
-        found = [each for each in self._record.checkpoints if each.number is not None]
-        return (found[-1].name, found[-1].created_at) if found else None
+        """Name and time of the newest one of its line that has variables."""
+        found = (each for each in self._record.line if each.number is not None)
+        return next(((each.name, each.created_at) for each in found), None)
+
+    @property
+    def is_as_checkpointed(self) -> bool:
+        """True if it is as at the checkpoint that it came from."""
+        return self._record.is_unchanged and self._variables != "lost"
 
     @property
     def has_unsaved(self) -> bool:
@@ -162,7 +169,7 @@ class KernelBinding:
                 old.fail("the workspace was reset")
             if files:
                 self.files.abandon(old)
-            self._record.has_run = False
+            self._record.has_run = self._record.is_unchanged = False
             self._variables, self._beginning = "none", Beginning()
             self.saved.forget()
             await self._enter(fresh)
@@ -171,23 +178,23 @@ class KernelBinding:
         self,
         bring: Callable[[SandboxDirectory], Awaitable[SavedState]],
         packages: list[Package],
-        name: str | None,
+        checkpoint: Checkpoint | None,
         leave: Callable[[Beginning], Awaitable[None]] | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> Beginning:
         """Switch to a fresh kernel with other files, which `bring` copies, and the variables of the state that it
-        returns, in which these packages were installed. `name`: the checkpoint's. `leave` is awaited before the old
-        kernel is ended. If that fails, or it is not wanted any more, nothing changes. Raises `StateNotLoaded`,
+        returns, in which these packages were installed. `checkpoint`: if it is its own. `leave` is awaited before the
+        old kernel is ended. If that fails, or it is not wanted any more, nothing changes. Raises `StateNotLoaded`,
         `KernelStartFailed`, OSError and what `bring` raises."""
         async with self.files.lock:
             fresh = await self._pool.take(self._record.flavor)
             try:
                 state = await bring(fresh.sandbox)
                 await self._enter_workspace(fresh)
-                found = Beginning() if state.number is None else await self.saved.load(fresh.kernel, state)
+                found = await self._load(fresh.kernel, state)
                 if found.lost or not is_wanted():
                     raise StateNotLoaded(found.missing or ["the cell that asked for it has ended"])
-                self._record_replaced(state, packages, fresh)
+                self._record_replaced(state, packages, checkpoint, fresh)
             except BaseException:
                 fresh.kernel.kill()
                 self.files.delete_soon(fresh.sandbox, fresh.kernel)
@@ -202,20 +209,34 @@ class KernelBinding:
                     old.fail("the session went back to a checkpoint")
                 self.saved.forget()
                 self._variables, self._beginning = "none" if state.number is None else "present", Beginning()
-                self._bind(fresh, went_back_to=name)
+                self._bind(fresh, went_back_to=checkpoint.name if checkpoint is not None else None)
             return found
 
-    def _record_replaced(self, state: SavedState, packages: list[Package], fresh: PooledKernel) -> None:
+    async def _load(self, kernel: Kernel, state: SavedState) -> Beginning:
+        try:
+            return Beginning() if state.number is None else await self.saved.load(kernel, state)
+        except OSError as exc:
+            raise StateNotLoaded([f"the saved state cannot be read: {exc.strerror}"]) from exc
+
+    def _record_replaced(
+        self, state: SavedState, packages: list[Package], checkpoint: Checkpoint | None, fresh: PooledKernel
+    ) -> None:
         """Make it true on the disk, in one step. Raises OSError: then nothing has changed."""
         record = self._record
-        before = record.model_copy()
-        record.packages, record.has_run = list(packages), state.number is not None
-        record.has_state, record.why_lost = False, []
+        replaced = {
+            "packages": list(packages),
+            "has_run": state.number is not None,
+            "has_state": False,
+            "why_lost": [],
+            "came_from": checkpoint.folder if checkpoint is not None else None,
+            "is_unchanged": checkpoint is not None,
+        }
+        before = {name: getattr(record, name) for name in replaced}
         try:
+            _set(record, replaced)
             self.files.replace_by(fresh.sandbox, self.kernel)
         except OSError:
-            for name in ("packages", "has_run", "has_state", "why_lost"):
-                setattr(record, name, getattr(before, name))
+            _set(record, before)
             raise
 
     async def checkpoint(self, folder: Path, earlier: Path | None) -> tuple[SavedState, Copied]:
@@ -244,9 +265,18 @@ class KernelBinding:
             state = self.saved.state
             state.link(file)
             return replace(state, file=file)
-        if self._variables != "present" or (kernel := self.kernel) is None:
+        if (kernel := self._kernel_to_save()) is None:
             return SavedState(file, self._record, None)
         return await self._saver.save(kernel, file, await self.files.room())
+
+    def _kernel_to_save(self) -> Kernel | None:
+        """The kernel that has the variables; None if there are none. Raises `StateNotSaved` if they are lost: nobody
+        who was told of a copy would miss them in it."""
+        if self._variables == "none":
+            return None
+        if self._variables == "lost" or (kernel := self.kernel) is None:
+            raise StateNotSaved(["they are lost", *(self._beginning.missing or self._record.why_lost)])
+        return kernel
 
     async def pass_on(self, record: Record, file: Path, sandbox: SandboxDirectory) -> SavedState:
         """Have variables and files as they are now for a fork with this record: in a file, and in its fresh sandbox
@@ -256,7 +286,7 @@ class KernelBinding:
             runs = self._runs
             if self._is_untouched:
                 state = self.saved.state
-            elif self._variables == "present" and (kernel := self.kernel) is not None:
+            elif (kernel := self._kernel_to_save()) is not None:
                 how = {**WITH_FILES, "is_plain": True}
                 found, _ = await save_unsealed(kernel, file, record, await self.files.room(), how)
                 state = SavedState(file, record, found.number, unsealed=found)
@@ -341,6 +371,7 @@ class KernelBinding:
         The record is written first: if the server is killed after this, the session has lost its variables.
         """
         why = self._record.why_lost
+        self.began_as_checkpointed = self.is_as_checkpointed
         self._note_run()
         before, self._variables = self._variables, "present"
         found, self._beginning = self._beginning, Beginning()
@@ -348,7 +379,7 @@ class KernelBinding:
 
     def _note_run(self) -> None:
         self._runs += 1
-        self._is_taken = self._record.newest_is_now = False
+        self._is_taken = self._record.is_unchanged = False
         if self._record.has_run and not self._record.has_state and not self._record.why_lost:
             return
         if self._record.has_state and self.saved.forget() and self._record.has_run and not self._record.why_lost:
@@ -423,7 +454,7 @@ class KernelBinding:
         if self._is_untouched:
             self._variables = "saved"
             return
-        runs, why = self._runs, ["a cell is running"]
+        runs, why = self._runs, ["a cell was running"]
         if self._user.is_running:
             self._record.why_lost = why
         elif await self.saved.save(kernel, (await self.files.quota()).max_bytes):
@@ -453,3 +484,8 @@ class KernelBinding:
             self.files.note_live(live=False)
             bound.kernel.kill()
             self._user.kernel_changed()
+
+
+def _set(record: Record, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(record, name, value)

@@ -5,6 +5,7 @@ Whatever goes back begins in a fresh kernel, and changes nothing before that has
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,11 +25,12 @@ from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import check_name
 from kernelmcp.sessions.hibernation.automatic import AutomaticCheckpoints
-from kernelmcp.sessions.hibernation.checkpoints import Checkpoints
+from kernelmcp.sessions.hibernation.checkpoints import MAX_LISTED, Checkpoints
 from kernelmcp.sessions.hibernation.envelope import StateRefused, key_of
 from kernelmcp.sessions.hibernation.saved_variables import Beginning
 from kernelmcp.sessions.hibernation.state_files import STATE_FILE, SavedState, StateNotLoaded, StateNotSaved, draft_of
 from kernelmcp.sessions.queue import ExecutionQueue
+from kernelmcp.sessions.storage.disk_use import BLOCK_BYTES
 from kernelmcp.sessions.storage.record import Checkpoint, Record, now
 
 # How long the old kernel may take to say that the session has gone back, before it is ended.
@@ -137,8 +139,8 @@ class Past:
             base_number=state.base_number,
             created_at=now(),
             execution_count=count,
-            size_bytes=size + copied.new_bytes,
-            total_bytes=whole + copied.total_bytes,
+            size_bytes=size + copied.new_bytes + (copied.entries - copied.shared) * BLOCK_BYTES,
+            total_bytes=whole + copied.total_bytes + copied.entries * BLOCK_BYTES,
             left_out=copied.left_out,
         )
 
@@ -149,9 +151,13 @@ class Past:
 
     async def _go_back(self, name: str | None) -> tuple[Checkpoint, Beginning]:
         async with self._idle_turn():
-            found = self.checkpoints.find(name)
+            found = self.find(name)
             beginning = await self._become(self, found)
         return found, beginning
+
+    def find(self, name: str | None) -> Checkpoint:
+        """The checkpoint that `go_back` goes to. Raises `InvalidArgument`."""
+        return self.checkpoints.find(name, is_unchanged=self._queue.binding.is_as_checkpointed)
 
     def answer(self, execution: Execution, request: dict[str, Any]) -> None:
         """Do what a running cell asks for, `%checkpoint NAME` or `%restore NAME`, while its kernel waits."""
@@ -172,7 +178,8 @@ class Past:
                         made = await self._make(name)
                         kernel.answer_past(told_checkpoint(made, len(self._record.checkpoints)), is_ok=True)
                     else:
-                        await self._leave_for(self.checkpoints.find(name), kernel, execution)
+                        is_unchanged = self._queue.binding.began_as_checkpointed
+                        await self._leave_for(self.checkpoints.find(name, is_unchanged=is_unchanged), kernel, execution)
                 finally:
                     self._queue.asking = None
         except ServerError as exc:
@@ -183,7 +190,7 @@ class Past:
 
     async def _leave_for(self, checkpoint: Checkpoint, kernel: Kernel, execution: Execution) -> None:
         async def leave(beginning: Beginning) -> None:
-            kernel.answer_past(told_restored(checkpoint, beginning), is_ok=True, is_left=True)
+            kernel.answer_past(told_restored(checkpoint, beginning, self._record), is_ok=True, is_left=True)
             with anyio.move_on_after(LEAVE_SECONDS):
                 await execution.done.wait()
                 await kernel.finish()  # the browser that shows the cell may not have the last lines yet
@@ -193,14 +200,17 @@ class Past:
     async def fork_from(self, source: "Past", name: str | None) -> Beginning:
         """Have, in a new session, the variables and files of another one: as they are now or, with a name, as they were
         at that checkpoint. Raises what `go_back` does."""
+        await self._queue.turn.acquire()  # at once, as nobody has it: whoever knows the name may have a cell waiting
         return await background.complete(self._tasks, lambda: self._fork_from(source, name))
 
     async def _fork_from(self, source: "Past", name: str | None) -> Beginning:
-        if name is not None:
-            async with self._idle_turn(), source._turn():
-                return await self._become(source, source.checkpoints.find(name))
-        async with self._idle_turn(), source._idle_turn():
-            return await self._become(source, None)
+        try:
+            async with source._turn() if name is not None else source._idle_turn():
+                self._check_goes_on()
+                checkpoint = source.checkpoints.find(name, argument="from_checkpoint") if name is not None else None
+                return await self._become(source, checkpoint)
+        finally:
+            self._queue.turn.release()
 
     async def _become(
         self,
@@ -219,13 +229,13 @@ class Past:
             numbers = checkpoint.number, checkpoint.base_number
             return SavedState(folder / STATE_FILE, source._record, *numbers, is_elsewhere=True)
 
-        name = checkpoint.name if checkpoint is not None and source is self else None
+        own = checkpoint if source is self else None
         try:
             with source._storing():
                 packages = source._record.packages
                 if checkpoint is not None:
                     packages = await anyio.to_thread.run_sync(source.checkpoints.packages, checkpoint)
-                beginning = await self._queue.binding.go_back(bring, packages, name, leave, is_wanted)
+                beginning = await self._queue.binding.go_back(bring, packages, own, leave, is_wanted)
         finally:
             with suppress(OSError):
                 passed_on.unlink(missing_ok=True)
@@ -237,13 +247,16 @@ class Past:
     async def _turn(self) -> AsyncIterator[None]:
         """Nothing begins meanwhile. Raises `SessionNotFound`."""
         async with self._queue.turn:
-            if self._queue.life.is_ending:
-                raise SessionNotFound(
-                    f"there is no session {self._record.session_id!r} any more",
-                    "List yours with get_sessions.",
-                    session_id=self._record.session_id,
-                )
+            self._check_goes_on()
             yield
+
+    def _check_goes_on(self) -> None:
+        if self._queue.life.is_ending:
+            raise SessionNotFound(
+                f"there is no session {self._record.session_id!r} any more",
+                "List yours with get_sessions.",
+                session_id=self._record.session_id,
+            )
 
     @asynccontextmanager
     async def _idle_turn(self) -> AsyncIterator[None]:
@@ -267,7 +280,8 @@ class Past:
                 raise self._no_room("the disk is full") from exc
             raise InvalidArgument(
                 f"the variables of session {self._record.session_id!r} cannot be saved now: {'; '.join(exc.reasons)}",
-                "End what is named, then try again.",
+                "End what is named, then try again. If they are lost, run a cell: its result says it, and the session "
+                "goes on without them.",
                 session_id=self._record.session_id,
             ) from exc
         except StateRefused as exc:
@@ -303,14 +317,21 @@ def told_checkpoint(made: Checkpoint, kept: int) -> str:
     """What whoever asked for a checkpoint reads. `kept`: how many the session has."""
     what = "Variables and files" if made.number is not None else "Files (there are no variables)"
     left_out = f" {made.left_out} files that cannot be read are not in it." if made.left_out else ""
-    return f"{what} are kept as checkpoint {made.name} ({made.size_bytes / 2**20:,.1f} MB; {kept} in all).{left_out}"
+    return f"{what} are kept as checkpoint {made.name} ({_size(made.size_bytes)}; {kept} in all).{left_out}"
 
 
-def told_restored(found: Checkpoint, beginning: Beginning) -> str:
+def _size(size: int) -> str:
+    return f"{size / 2**20:,.1f} MB" if size >= 2**20 else f"{max(size >> 10, 1)} kB"
+
+
+def told_restored(found: Checkpoint, beginning: Beginning, record: Record) -> str:
     """What whoever went back reads."""
     what = "Variables and files are" if found.number is not None else "Files are"
     gone = "" if found.number is not None else " There are no variables: it was made before the first cell."
-    return f"{what} as they were at checkpoint {found.name}, {found.created_at[:19]}.{gone}{told_missing(beginning)}"
+    when = datetime.fromisoformat(found.created_at).strftime("%Y-%m-%d %H:%M:%S %Z")
+    later = [each.name for each in record.checkpoints if each.created_at > found.created_at][-MAX_LISTED:]
+    kept = f" Later ones are kept: {', '.join(later)}." if later else ""
+    return f"{what} as they were at checkpoint {found.name}, {when}.{gone}{told_missing(beginning)}{kept}"
 
 
 def told_missing(beginning: Beginning) -> str:

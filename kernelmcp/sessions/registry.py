@@ -125,7 +125,7 @@ class Registry:
         self._check_open()
         source.touch()  # so that it is not unloaded
         if checkpoint is not None:
-            source.past.checkpoints.find(checkpoint)
+            source.past.checkpoints.find(checkpoint, argument="from_checkpoint")
         await self._disk.check_room(caller.principal)
         while (longest_idle := self._crowded_out(caller)) is not None:
             await self._make_room(longest_idle)
@@ -157,7 +157,7 @@ class Registry:
         """`Past.go_back`, once there is room for its kernel."""
         self._check_open()
         session.touch()
-        session.past.checkpoints.find(name)
+        session.past.find(name)
         while not _has_kernel(session) and (longest_idle := self._crowded_out(caller)) is not None:
             await self._make_room(longest_idle)
         if not _has_kernel(session):

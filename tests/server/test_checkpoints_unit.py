@@ -60,7 +60,7 @@ def test_a_record_that_cannot_be_written_changes_nothing(checkpoints: Checkpoint
         raise OSError
 
     add(checkpoints, made("asked", 60))
-    record.newest_is_now = False
+    record.is_unchanged = False
     before = record.model_copy(deep=True)
     with pytest.raises(OSError):  # noqa: PT011  # as it was raised
         checkpoints.add(made("next", 60), fail, is_named=True)

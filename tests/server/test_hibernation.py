@@ -455,7 +455,7 @@ async def test_a_cell_that_runs_at_the_stop_costs_the_variables(connect: Connect
     async with connect() as client:
         result = await execute(client, "1", session_id="s")
         assert fields(result)["state_lost"]
-        assert "a cell is running" in text(result)
+        assert "a cell was running" in text(result)
 
 
 @pytest.mark.slow

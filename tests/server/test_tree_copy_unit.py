@@ -616,7 +616,7 @@ def test_unchanged_files_are_shared_with_the_checkpoint_before(source: Path, tmp
     assert shared(tmp_path / "second", checkpoint) == ALL - {"b"}
     assert content(tmp_path / "second" / FILES) == content(source)
     sizes = sum(len(f"content of {name}") for name in ALL - {"b"})
-    assert second == Copied(files=5, entries=7, total_bytes=sizes + 10, new_bytes=10)
+    assert second == Copied(files=5, entries=7, total_bytes=sizes + 10, new_bytes=10, shared=3)
     # The third shares with the second what the second shares with the first.
     third = save_checkpoint(source, tmp_path / "third", QUOTA, base=tmp_path / "second")
     assert third.new_bytes == 0

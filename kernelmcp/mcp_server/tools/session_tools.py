@@ -110,7 +110,8 @@ class SessionTools:
             "forked_from": source.id,
             "lost": beginning.missing,
         }
-        begins = f"Session {session.id} is ready, with the variables and files of {source.id}"
+        what = "variables and files" if session.record.has_run else "files (there are no variables)"
+        begins = f"Session {session.id} is ready, with the {what} of {source.id}"
         when = "" if checkpoint is None else f" at checkpoint {checkpoint}"
         return structured_result(result, f"{begins}{when}.{told_missing(beginning)}")
 
@@ -149,7 +150,7 @@ class SessionTools:
             "restored_at": found.created_at,
             "lost": beginning.missing,
         }
-        return structured_result(result, told_restored(found, beginning))
+        return structured_result(result, told_restored(found, beginning, session.record))
 
     async def get_sessions(
         self,
@@ -167,7 +168,7 @@ class SessionTools:
             found: schemas.SessionList = {"sessions": [one], "total": 1, "next_cursor": None}
         lines = [
             f"{info['session_id']}: {info['state']}, {info['language']}, {info['flavor']}, {info['execution_count']:,} "
-            f"executions, {info['workspace_bytes']:,} bytes of files, last used {info['last_used_at'][:16]}"
+            f"executions, {info['workspace_bytes']:,} bytes of files, last used {info['last_used_at'][:16]} UTC"
             + _checkpoints(info["checkpoints"])
             for info in found["sessions"]
         ]

@@ -33,22 +33,26 @@ class Checkpoints:
         self._most, self._most_automatic = most, most_automatic
         self._max_bytes = max_bytes
 
-    def find(self, name: str | None) -> Checkpoint:
-        """The checkpoint with this name. Without a name: the newest one that somebody asked for, or else the newest
-        one that is not of this moment. Raises `InvalidArgument`."""
+    def find(self, name: str | None, *, is_unchanged: bool = False, argument: str = "name") -> Checkpoint:
+        """The checkpoint with this name. Without a name: the newest one that somebody asked for, or else the one that
+        the session came from; from that one it goes on to the one before, if it `is_unchanged` since. Raises
+        `InvalidArgument`."""
         listed = self._record.checkpoints
         asked_for = [each for each in listed if not each.is_automatic]
-        is_now = self._record.has_state and self._record.newest_is_now
-        for each in reversed(listed if name is not None else asked_for or (listed[:-1] if is_now else listed)):
-            if name is None or each.name == name:
-                return each
+        if name is not None:
+            found = [each for each in listed if each.name == name]
+        else:
+            found = asked_for[-1:] or self._record.line[1 if is_unchanged else 0 :]
+        if found:
+            return found[0]
         names = ", ".join(each.name for each in listed[-MAX_LISTED:])
         what, advice = "no checkpoint", "Make one with checkpoint_session."
         if listed and name is None:
-            what, advice = "no checkpoint from before its last cell", f"It has {names}, which is as it is now."
+            advice = f"It has {names}" + (", which is as it is now." if len(listed) == 1 else ": pass the name of one.")
+            what = "no checkpoint from before its last cell"
         elif listed:
             what, advice = f"no checkpoint {name!r}", f"It has {names}."
-        raise InvalidArgument(f"session {self._record.session_id!r} has {what}", advice, argument="name")
+        raise InvalidArgument(f"session {self._record.session_id!r} has {what}", advice, argument=argument)
 
     def folder(self, checkpoint: Checkpoint) -> Path:
         return self._directory / checkpoint.folder
@@ -76,23 +80,29 @@ class Checkpoints:
             raise StateNotLoaded(["the list of its packages cannot be read"]) from exc
 
     def add(self, checkpoint: Checkpoint, save_record: Callable[[], None], *, is_named: bool) -> list[Path]:
-        """List a checkpoint whose folder is complete, in place of one with the same name, and of the oldest ones if
-        there are too many. Returns the folders of those, which the caller deletes. Raises `ResourceLimitExceeded` if it
-        is too large, and OSError from `save_record`: then it is not listed, and its own folder is the caller's to
-        delete."""
+        """List a checkpoint whose folder is complete, in place of the oldest if there are too many, and of one with its
+        name if it `is_named` so or nothing has changed since. Returns the folders of those, which the caller
+        deletes. Raises `ResourceLimitExceeded` if it is too large, and OSError from `save_record`: then it is not
+        listed, and its own folder is the caller's to delete."""
         if checkpoint.total_bytes > self._max_bytes:
             raise ResourceLimitExceeded(
                 f"the checkpoint takes {checkpoint.total_bytes / 2**20:,.0f} MB, and a session's checkpoints may take "
                 f"{self._max_bytes / 2**20:,.0f} MB",
                 "Delete large variables and files that you no longer need, then try again.",
             )
-        before = self._record.checkpoints
-        if not is_named and any(each.name == checkpoint.name and not each.is_automatic for each in before):
-            checkpoint.name = f"{checkpoint.name}-{checkpoint.folder[:4]}"  # that one was asked for
-        kept = [*(each.model_copy() for each in before), checkpoint]
+        record = self._record
+        before = record.checkpoints, record.came_from, record.is_unchanged
+        checkpoint.after = record.came_from
+        kept = [*(each.model_copy() for each in record.checkpoints), checkpoint]
         for each in kept[:-1]:
             if each.name == checkpoint.name:
-                _remove(each, kept)
+                is_same = each.is_automatic and each.folder == record.came_from and record.is_unchanged
+                if is_named or is_same:
+                    _remove(each, kept)
+                elif not each.is_automatic or each.folder in {one.folder for one in record.line}:
+                    _rename(checkpoint)  # that name has been told as one to go back to
+                else:
+                    _rename(each)
         same_kind = [each for each in kept if each.is_automatic == checkpoint.is_automatic]
         for each in same_kind[: -self._most_automatic if checkpoint.is_automatic else -self._most]:
             _remove(each, kept)
@@ -104,15 +114,14 @@ class Checkpoints:
                     "Delete large variables and files that you no longer need.",
                 )
             _remove(oldest, kept)
-        was_now = self._record.newest_is_now
-        self._record.checkpoints, self._record.newest_is_now = kept, True
+        record.checkpoints, record.came_from, record.is_unchanged = kept, checkpoint.folder, True
         try:
             save_record()
         except OSError:
-            self._record.checkpoints, self._record.newest_is_now = before, was_now
+            record.checkpoints, record.came_from, record.is_unchanged = before
             raise
         listed = {each.folder for each in kept}
-        return [self.folder(each) for each in before if each.folder not in listed]
+        return [self.folder(each) for each in before[0] if each.folder not in listed]
 
     @property
     def remains(self) -> list[Path]:
@@ -123,10 +132,17 @@ class Checkpoints:
         return []
 
 
+def _rename(checkpoint: Checkpoint) -> None:
+    checkpoint.name = f"{checkpoint.name}-{checkpoint.folder[:4]}"
+
+
 def _remove(checkpoint: Checkpoint, kept: list[Checkpoint]) -> None:
     """What it shares with the next one is that one's from now on."""
     place = kept.index(checkpoint)
     del kept[place]
+    for each in kept:
+        if each.after == checkpoint.folder:
+            each.after = checkpoint.after
     if place < len(kept):
         following = kept[place]
         following.size_bytes = min(following.total_bytes, following.size_bytes + checkpoint.size_bytes)

@@ -116,7 +116,7 @@ class SavedVariables:
         """Put the saved variables into a fresh kernel; the caller has moved the files there.
 
         Raises `KernelStartFailed` if the kernel died or did not answer in time: it must not be used. The next one may
-        try once more; then the variables are lost.
+        try once more; then the variables are lost. They are not if the disk does not give them: that raises it, too.
         """
         try:
             return await self.load(kernel, self.state)
@@ -126,9 +126,15 @@ class SavedVariables:
                 self._record.why_lost = [exc.message]
                 self.forget()
             raise
+        except OSError as exc:  # it says nothing about the state, which may be readable another time
+            raise KernelStartFailed(
+                f"the session's saved variables cannot be read now: {exc.strerror}",
+                "Try again; the operator should check the disk, and who may read the home directory. To go on "
+                "without them: reset_workspace(scope='variables').",
+            ) from exc
 
     async def load(self, kernel: Kernel, state: SavedState) -> Beginning:
-        """Put any state into a fresh kernel. Raises as `restore`."""
+        """Put any state into a fresh kernel. Raises `KernelStartFailed` as `restore`, OSError if the disk fails."""
         try:
             with anyio.fail_after(MOVE_SECONDS):
                 key = key_of(self.home)
@@ -140,7 +146,7 @@ class SavedVariables:
         except (TimeoutError, KernelDied) as exc:
             why = exc.message if isinstance(exc, KernelDied) else "they were not loaded in time"
             raise KernelStartFailed(f"the session's variables could not be restored: {why}", "Try again.") from exc
-        except OSError as exc:
+        except FileNotFoundError as exc:
             return self._lost([f"the saved state cannot be read: {exc.strerror}"])
         if reply.get("status") != "ok":
             return self._lost([f"the saved state was not loaded: {why}" for why in names_of(reply.get("reasons"))])

@@ -58,6 +58,8 @@ class Checkpoint(BaseModel):
     left_out: int = 0
     """Files that could not be copied."""
     is_automatic: bool = False
+    after: str | None = None
+    """The folder of the one that the session came from when this one was made."""
 
 
 class Record(BaseModel):
@@ -89,8 +91,10 @@ class Record(BaseModel):
     """Why the variables could not be saved, for the execution that reports their loss."""
     checkpoints: list[Checkpoint] = []
     """The oldest first."""
-    newest_is_now: bool = False
-    """Nothing has run since the newest checkpoint. Counts only while `has_state`, which tells of a server's end."""
+    came_from: str | None = None
+    """The folder of the checkpoint that the session made or went back to last."""
+    is_unchanged: bool = False
+    """Nothing has run since, and no file was written. Counts only if the variables are not lost."""
     packages: list[Package] = []
     """The installed packages, in the order of their installation."""
     in_image: list[Package] = Field(default=[], exclude=True)
@@ -116,6 +120,17 @@ class Record(BaseModel):
         if not all(map(SANDBOX_NAME.fullmatch, names)):
             raise ValueError("not a name of a sandbox directory")  # a path here would be deleted one day
         return names
+
+    @property
+    def line(self) -> list[Checkpoint]:
+        """The checkpoints that the session has come through, the newest first. It went back from the others, to before
+        them."""
+        others = {each.folder: each for each in self.checkpoints}
+        found, folder = list[Checkpoint](), self.came_from
+        while folder is not None and (each := others.pop(folder, None)) is not None:
+            found.append(each)
+            folder = each.after
+        return found
 
     def write(self, directory: Path) -> None:
         """Write the record. Raises OSError."""

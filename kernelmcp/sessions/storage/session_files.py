@@ -62,11 +62,12 @@ class SessionFiles:
     async def with_workspace(self, work: Callable[[Workspace | None], Result], *, make: bool = False) -> Result:
         """Run blocking work on the files, of a stopped session too; the files do not move meanwhile.
 
-        `work` gets None if there are no files yet; with `make`, an empty workspace is created first. Raises
-        `SessionDamaged`, and what `work` raises.
+        `work` gets None if there are no files yet; with `make`, an empty workspace is created first, for what it
+        writes. Raises `SessionDamaged`, and what `work` raises.
         """
         if make:
             await self._make()
+            self._note_written()
         quota = await self.quota()
         async with self.lock:
             self.check()
@@ -125,6 +126,12 @@ class SessionFiles:
         """Note that files were written or deleted, so they must be measured again."""
         self._disk.note_changed(self._directory, self._record.principal)
 
+    def _note_written(self) -> None:
+        """Note that the files are not as at a checkpoint any more."""
+        if self._record.is_unchanged:
+            self._record.is_unchanged = False
+            self.save_record()
+
     def note_live(self, *, live: bool) -> None:
         """Note that a kernel has begun or stopped using the files."""
         self._disk.note_live(self._directory, self._record.principal, live=live)
@@ -157,6 +164,7 @@ class SessionFiles:
             self._home.check()
             self.note_changed()
             self._record.loss_is_said = False  # the note is about files, too, and is omitted
+            self._note_written()
             if self.sandbox is None:
                 self._record.sandboxes = []
             else:

@@ -161,7 +161,7 @@ class GuestSupervisor:
             await self._started()
             guest = self.guest
             if (image := self._language.image) is None or guest.death is not None:
-                return {"ok": False, "reasons": ["there is no guest with a state"]}
+                return {"ok": False, "reasons": ["they cannot be saved in this language"]}
             failures: list[OSError] = []
             written = 0
             most = (settings().memory_mb + _STATE_EXCESS_MB) << 20
@@ -185,7 +185,10 @@ class GuestSupervisor:
             if found.get("ok") is not True:
                 return {"ok": False, "reasons": found.get("reasons")}
             if written > max_bytes:
-                return {"ok": False, "reasons": [f"{written:,} bytes are more than your sessions may store"]}
+                why = (
+                    f"{written:,} bytes of variables are more than your sessions may still store: delete some, or files"
+                )
+                return {"ok": False, "reasons": [why]}
             told = {name: found.get(name) for name in ("id", "gone")}
             return {"ok": True, "bytes": written, **told, "image": image, "mounts": list(self._mounts.values())}
 

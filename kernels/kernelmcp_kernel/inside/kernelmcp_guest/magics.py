@@ -18,7 +18,7 @@ from kernelmcp_guest.programs import lines
 _ALIASES = {"ls": "ls -F", "ll": "ls -F -l", "lf": "ls -F -l | grep ^-", "ldir": "ls -F -l | grep /$"}
 
 _NO_EDITOR = "there is no editor in the sandbox: write the file with %%writefile, and run it with %run"
-_ALONE = "it must be the cell's only line, and without an indent"
+_ALONE = "%checkpoint or %restore must be the cell's only line, and without an indent"
 _NO_STORE = "variables are kept as long as the session, and in no database: write what is to last to a file"
 
 
