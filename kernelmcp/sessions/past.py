@@ -35,6 +35,8 @@ from kernelmcp.sessions.storage.record import Checkpoint, Record, now
 
 # How long the old kernel may take to say that the session has gone back, before it is ended.
 LEAVE_SECONDS = 5.0
+# What a name takes in a directory and in the manifest.
+NAME_BYTES = 512
 log = structlog.get_logger(__name__)
 
 
@@ -132,6 +134,7 @@ class Past:
             envelope = state.check(key)
             count, size = envelope.execution_count, envelope.size
             whole = state.size(envelope, key)
+        names = copied.entries * NAME_BYTES
         return Checkpoint(
             name=name or f"cell-{count}",
             folder=folder.name,
@@ -139,8 +142,8 @@ class Past:
             base_number=state.base_number,
             created_at=now(),
             execution_count=count,
-            size_bytes=size + copied.new_bytes + (copied.entries - copied.shared) * BLOCK_BYTES,
-            total_bytes=whole + copied.total_bytes + copied.entries * BLOCK_BYTES,
+            size_bytes=size + copied.new_bytes + (copied.entries - copied.shared) * BLOCK_BYTES + names,
+            total_bytes=whole + copied.total_bytes + copied.entries * BLOCK_BYTES + names,
             left_out=copied.left_out,
         )
 

@@ -701,3 +701,181 @@ async def test_who_no_longer_waits_for_a_restore_finds_it_whole_or_not_begun(con
         assert found == {"(1, 'one')", "(2, 'two')"}
         await call(client, "restore_session", session_id="s", name="a")
         assert (await run(client, look, session_id="s"))["result"] == "(1, 'one')"
+
+
+# -- where a session came from
+
+
+AUTOMATIC = {"SESSIONS__AUTOMATIC_CHECKPOINTS": "20"}
+
+
+async def counted(client: Client, *numbers: int) -> None:
+    """Cells that leave their number in `x` and in a file, each with its checkpoint."""
+    for number in numbers:
+        await run(client, f"x = {number}; open('f', 'w').write('{number}')", session_id="s")
+        await until_listed(client, f"cell-{number}")
+
+
+async def gone_back(client: Client) -> str:
+    """The checkpoint that is chosen without a name."""
+    return (await call(client, "restore_session", session_id="s"))["checkpoint"]
+
+
+async def test_going_back_twice_goes_back_twice(connect: Connect) -> None:
+    async with connect(**AUTOMATIC) as client:
+        await counted(client, 1, 2, 3, 4, 5)
+        assert [await gone_back(client), await gone_back(client)] == ["cell-4", "cell-3"]
+        await until_kept_anew(client, "cell-3")
+        assert await gone_back(client) == "cell-2", "also once it has been checkpointed by itself"
+        assert (await run(client, "x, open('f').read()", session_id="s"))["result"] == "(2, '2')"
+        assert await gone_back(client) == "cell-2", "the cell is undone"
+        await call(client, "stop_session", session_id="s")
+    async with connect(**AUTOMATIC) as client:
+        assert await gone_back(client) == "cell-1"
+        error = await refused(client, "restore_session", session_id="s")
+        assert "pass the name of one" in error
+        await call(client, "restore_session", session_id="s", name="cell-5")
+        assert (await run(client, "x", session_id="s"))["result"] == "5", "those it went back from are kept"
+
+
+async def until_kept_anew(client: Client, name: str) -> None:
+    """Until the session that has gone back to an automatic checkpoint has made it again."""
+    while (await listed(client))[-1] != name:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
+async def test_after_going_back_the_same_numbers_are_new_cells(connect: Connect) -> None:
+    async with connect(**AUTOMATIC) as client:
+        await counted(client, 1, 2, 3)
+        back = await client.call_tool("restore_session", {"session_id": "s", "name": "cell-1"})
+        assert "Later ones are kept: cell-2, cell-3." in text(back)
+        await run(client, "x = 'new'", session_id="s")
+        while len(names := await listed(client)) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        [old] = [name for name in names if name.startswith("cell-2-")]
+        await run(client, "x = 'last'", session_id="s")
+        assert await gone_back(client) == "cell-2"
+        assert (await run(client, "x", session_id="s"))["result"] == "'new'"
+        await call(client, "restore_session", session_id="s", name=old)
+        assert (await run(client, "x", session_id="s"))["result"] == "2"
+
+
+async def test_a_name_that_a_loss_has_told_keeps_its_checkpoint(connect: Connect) -> None:
+    async with killed(connect, **AUTOMATIC) as client:
+        await counted(client, 1)
+        await run(client, "x = 2", session_id="s")
+    async with connect(**AUTOMATIC) as client:
+        result = await execute(client, "'x' in globals()", session_id="s")
+        if fields(result)["state_lost"]:
+            assert "restore_session(name='cell-1') brings back" in text(result)
+        while len(await listed(client)) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await call(client, "restore_session", session_id="s", name="cell-1")
+        assert (await run(client, "x", session_id="s"))["result"] == "1"
+
+
+async def test_lost_variables_are_not_copied_as_none(connect: Connect, tmp_path: Path) -> None:
+    async with killed(connect) as client:
+        await run(client, "x = 1; open('f', 'w').write('kept')", session_id="s")
+        await call(client, "checkpoint_session", session_id="s", name="good")
+        await run(client, "x = 2", session_id="s")
+    async with connect() as client:
+        for tool, arguments in (("checkpoint_session", {"session_id": "s"}), ("create_session", {"from_session": "s"})):
+            error = await refused(client, tool, **arguments)
+            assert "they are lost" in error
+            assert "run a cell" in error
+        assert (names_of_sessions(tmp_path), await listed(client)) == (["s"], ["good"])
+        assert await gone_back(client) == "good"
+        assert (await run(client, "x", session_id="s"))["result"] == "1"
+    async with killed(connect) as client:
+        await run(client, "x = 3", session_id="s")
+    async with connect() as client:
+        assert (await run(client, "1", session_id="s"))["state_lost"]
+        await call(client, "checkpoint_session", session_id="s")  # as it has been said
+
+
+async def test_a_fork_without_variables_says_so(connect: Connect) -> None:
+    async with connect() as client:
+        await call(client, "write_file", path="f.txt", content="first", session_id="s")
+        made = await client.call_tool("create_session", {"from_session": "s"})
+        assert "with the files (there are no variables) of s" in text(made)
+
+
+async def test_a_file_that_was_written_since_is_undone_alone(connect: Connect) -> None:
+    async with connect(**AUTOMATIC) as client:
+        await counted(client, 1, 2)
+        await call(client, "write_file", path="f", content="written", session_id="s")
+        assert await gone_back(client) == "cell-2"
+        assert (await run(client, "x, open('f').read()", session_id="s"))["result"] == "(2, '2')"
+        await until_listed(client, "cell-3")
+        await call(client, "reset_workspace", session_id="s", scope="files")
+        assert await gone_back(client) == "cell-3"
+        assert (await run(client, "open('f').read()", session_id="s"))["result"] == "'2'"
+
+
+async def test_a_cell_with_only_restore_undoes_the_cell_before_it(connect: Connect) -> None:
+    async with connect(**AUTOMATIC) as client:
+        await counted(client, 1, 2)
+        assert "at checkpoint cell-1, " in text(await execute(client, "%restore", session_id="s"))
+        assert (await run(client, "x, open('f').read()", session_id="s"))["result"] == "(1, '1')"
+
+
+async def test_a_continued_session_says_what_brings_its_variables_back(connect: Connect) -> None:
+    async with killed(connect) as client:
+        await run(client, "x = 1")
+        await call(client, "checkpoint_session", name="good")
+        await run(client, "x = 2")
+    async with connect() as client:
+        told = text(await client.call_tool("get_workspace_info", {}))
+        assert "restore_session(name='good') brings back variables and files as they were" in told
+        assert (await call(client, "restore_session", name="good"))["checkpoint"] == "good"
+        assert (await run(client, "x"))["result"] == "1"
+
+
+async def test_a_disk_that_fails_for_a_moment_costs_no_variables(connect: Connect, tmp_path: Path) -> None:
+    key = tmp_path / "home/state.key"
+    async with connect() as client:
+        await run(client, "x = 1", session_id="s")
+        await call(client, "checkpoint_session", session_id="s", name="a")
+        await call(client, "stop_session", session_id="s")
+        key.rename(key.with_name("away"))
+        key.mkdir()  # reading it is an error, for any user
+        for _ in range(3):
+            result = await execute(client, "x", session_id="s")
+            assert "cannot be read now: is not a regular file" in text(result)
+            assert "reset_workspace(scope='variables')" in text(result)
+        assert "cannot be read: is not a regular file" in await refused(
+            client, "restore_session", session_id="s", name="a"
+        )
+        key.rmdir()
+        key.with_name("away").rename(key)
+        found = await run(client, "x", session_id="s")
+        assert (found["result"], found["state_lost"]) == ("1", False)
+
+
+async def test_many_small_files_count_as_what_they_take(connect: Connect, tmp_path: Path) -> None:
+    def taken() -> int:
+        entries = {each.stat().st_ino: each.stat() for each in folders(tmp_path)[0].rglob("*")}
+        return sum(each.st_blocks * 512 for each in entries.values())
+
+    code = "import os\nfor n in range(300): os.makedirs(f'd{n}'); open(f'f{n}', 'w').write('x')"
+    async with connect(POLICY__CHECKPOINTS_MAX_MB="6") as client:
+        await run(client, code, session_id="s")
+        made = await call(client, "checkpoint_session", session_id="s", name="a")
+        assert made["size_bytes"] >= taken() > 1_000_000
+        more = code.replace("300", "2000").replace("d{n}", "e{n}").replace("f{n}", "g{n}")
+        await finished(client, more, session_id="s")
+        assert "may take 6 MB" in await refused(client, "checkpoint_session", session_id="s", name="b")
+
+
+async def test_a_cell_for_a_fork_that_is_being_made_finds_it_whole(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, "x = 1; filler = bytes(50_000_000)", session_id="s")
+        for number in range(4):
+            name = f"fork{number}"
+            forking = asyncio.create_task(client.call_tool("create_session", {"from_session": "s", "session_id": name}))
+            while name not in [each["session_id"] for each in (await call(client, "get_sessions"))["sessions"]]:
+                pass
+            found = await run(client, "x", session_id=name)
+            assert (found["result"], found["state_lost"]) == ("1", False)
+            assert not (await forking).is_error
