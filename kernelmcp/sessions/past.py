@@ -109,6 +109,7 @@ class Past:
 
     async def _make(self, name: str | None, *, is_automatic: bool = False) -> Checkpoint:
         binding = self._queue.binding
+        writes = binding.files.writes
         with self._storing():
             folder = self.checkpoints.new_folder()
             try:
@@ -121,6 +122,9 @@ class Past:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(delete_tree, folder)
                 raise
+        if binding.files.writes != writes:  # perhaps after the copy was made
+            self._record.is_unchanged = False
+            binding.files.save_record()
         await _delete(left)
         binding.files.note_changed()
         self._owner.changed()

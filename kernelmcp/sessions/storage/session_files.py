@@ -46,6 +46,8 @@ class SessionFiles:
         self.sandbox = find_sandbox(home, record.sandboxes)
         """None if the session has no files yet."""
         self.volumes = volumes
+        self.writes = 0
+        """How often they were written or emptied, other than by a cell."""
         self._home = home
         self._disk = disk
         self._tasks = tasks
@@ -128,6 +130,7 @@ class SessionFiles:
 
     def _note_written(self) -> None:
         """Note that the files are not as at a checkpoint any more."""
+        self.writes += 1
         if self._record.is_unchanged:
             self._record.is_unchanged = False
             self.save_record()
