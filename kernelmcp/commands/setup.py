@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from kernelmcp.commands.terminal import confirmed, plain
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.files.listing import size_of
 from kernelmcp.kernel.environment import guest_environment
 from kernelmcp.process_start import python_command
 
@@ -119,15 +120,11 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     elif plan["files"]:
         yield f"{plan['asked']} is not in Pyodide's distribution.{meant}"
     for file in plan["files"][:_MAX_SHOWN]:
-        size = "" if file["size"] is None else f", {_size(file['size'])}"
+        size = "" if file["size"] is None else f", {size_of(file['size'])}"
         built = ", built from its source; its dependencies are known then" if file["built"] else ""
         yield f"  {file['name']} {file['version']}: from {_SOURCES[file['source']]}{size}{built}"
     if more := plan["files"][_MAX_SHOWN:]:
         yield f"  and {len(more)} more"
-
-
-def _size(size: int) -> str:
-    return f"{size / 2**20:.1f} MB" if size >= 2**20 else f"{max(size >> 10, 1)} kB"
 
 
 def is_set_up(home: Path) -> bool:

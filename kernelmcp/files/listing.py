@@ -75,6 +75,11 @@ def stored_bytes(status: os.stat_result) -> int:
     return max(status.st_size, getattr(status, "st_blocks", 0) * 512 - 4096)
 
 
+def size_of(count: int) -> str:
+    """A number of bytes, for people."""
+    return f"{count / 2**20:,.1f} MB" if count >= 2**20 else f"{max(count >> 10, 1)} kB"
+
+
 def top(directory: Path, limit: int) -> list[str]:
     """The names of a directory's entries, directories with a slash, at most `limit`. Raises OSError."""
     fd = os.open(directory, DIRECTORY)

@@ -19,6 +19,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound, StorageFailed
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import SandboxDirectory
+from kernelmcp.files.listing import size_of
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.files.tree_copy import Copied
 from kernelmcp.kernel.process import Kernel
@@ -324,11 +325,7 @@ def told_checkpoint(made: Checkpoint, kept: int) -> str:
     """What whoever asked for a checkpoint reads. `kept`: how many the session has."""
     what = "Variables and files" if made.number is not None else "Files (there are no variables)"
     left_out = f" {made.left_out} files that cannot be read are not in it." if made.left_out else ""
-    return f"{what} are kept as checkpoint {made.name} ({_size(made.size_bytes)}; {kept} in all).{left_out}"
-
-
-def _size(size: int) -> str:
-    return f"{size / 2**20:,.1f} MB" if size >= 2**20 else f"{max(size >> 10, 1)} kB"
+    return f"{what} are kept as checkpoint {made.name} ({size_of(made.size_bytes)}; {kept} in all).{left_out}"
 
 
 def told_restored(found: Checkpoint, beginning: Beginning, record: Record) -> str:
