@@ -333,6 +333,17 @@ def test_an_interrupt_gets_through_where_each_one_would_be_swallowed(kernel: Ker
     assert kernel.run("sys.getrecursionlimit() == limit").result == "True"
 
 
+def test_an_interrupt_that_comes_again_while_its_handler_begins_leaves_the_recursion_limit(kernel: Kernel) -> None:
+    kernel.run(
+        "import sys, time\nlimit, set_limit = sys.getrecursionlimit(), sys.setrecursionlimit\n"
+        "def set_slowly(limit):\n    sys.setrecursionlimit = set_limit\n    set_limit(limit)\n"
+        "    end = time.monotonic() + 0.2\n    while time.monotonic() < end: pass"
+    )
+    ran = kernel.interrupt_once_it_prints(f"sys.setrecursionlimit = set_slowly\n{GO}while True: pass")
+    assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("sys.setrecursionlimit is set_limit, sys.getrecursionlimit() == limit").result == "(True, True)"
+
+
 @pytest.mark.parametrize("code", SWALLOWERS.values(), ids=SWALLOWERS.keys())
 def test_an_interrupt_that_python_swallows_comes_again(kernel: Kernel, code: str) -> None:
     kernel.run(f"kept = 41\n{OVER}")

@@ -26,10 +26,13 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 def on_interrupt_signal(signum: int, frame: object) -> None:
     """SIGINT's handler: raises in the cell, or cancels its task if other code has the event loop."""
-    limit = sys.getrecursionlimit()
-    # First: this frame may be the last one within the limit.
-    sys.setrecursionlimit(min(limit + _ROOM_FRAMES, _MOST_FRAMES))
-    swallowed_interrupts.note_limit(limit)
+    if running.active:
+        # First, and without another frame: this one may be the last within the limit. Until `heard`, the signal may come
+        # again at any of these lines.
+        limit = sys.getrecursionlimit()
+        if swallowed_interrupts.under_way.limit is None:
+            swallowed_interrupts.under_way.limit = limit
+        sys.setrecursionlimit(min(limit + _ROOM_FRAMES, _MOST_FRAMES))
     bridge.heard()
     if not running.active:
         running.early = True

@@ -25,10 +25,10 @@ class _Interrupt:
     armed = False
     frame: FrameType | None = None
     limit: int | None = None
-    """The recursion limit before the first interrupt of the cell."""
+    """The recursion limit before the first interrupt of the cell. It is restored when the cell ends."""
 
 
-_interrupt = _Interrupt()
+under_way = _Interrupt()
 
 
 def raise_watched() -> NoReturn:
@@ -44,7 +44,7 @@ def raise_in(frame: FrameType | None) -> None:
     if frame is None or _is_ours(frame.f_code):
         return
     _begin()
-    _interrupt.frame = frame
+    under_way.frame = frame
     for event in (_monitoring.events.LINE, _monitoring.events.JUMP):
         _monitoring.register_callback(_TOOL, event, _raise_in_frame)
     _monitoring.set_local_events(_TOOL, frame.f_code, _monitoring.events.LINE | _monitoring.events.JUMP)
@@ -54,7 +54,7 @@ def _begin() -> None:
     if _monitoring.get_tool(_TOOL) is None:
         _monitoring.use_tool_id(_TOOL, "kernelmcp")
     _drop_frame()
-    _interrupt.unseen, _interrupt.armed = True, False
+    under_way.unseen, under_way.armed = True, False
 
 
 def raise_again() -> None:
@@ -62,11 +62,11 @@ def raise_again() -> None:
 
     If none has run since the last call, raise it here.
     """
-    if not _interrupt.unseen:
+    if not under_way.unseen:
         return
-    if _interrupt.armed:
+    if under_way.armed:
         raise_watched()
-    _interrupt.armed = True
+    under_way.armed = True
     events = _monitoring.events
     for event in (events.LINE, events.JUMP, events.PY_START):
         _monitoring.register_callback(_TOOL, event, _raise_here)
@@ -75,36 +75,30 @@ def raise_again() -> None:
 
 def take() -> bool:
     """Return whether there is an interrupt that no Python code has seen. The caller must raise it."""
-    unseen = _interrupt.unseen
+    unseen = under_way.unseen
     if unseen:
         _settle()
     return unseen
 
 
-def note_limit(limit: int) -> None:
-    """Save the recursion limit before an interrupt handler raised it. It is restored when the cell ends."""
-    if _interrupt.limit is None:
-        _interrupt.limit = limit
-
-
 def forget() -> None:
     """The cell has ended: stop watching, and restore the recursion limit."""
-    if _interrupt.unseen:
+    if under_way.unseen:
         _settle()
-    if _interrupt.limit is not None:
-        sys.setrecursionlimit(_interrupt.limit)
-        _interrupt.limit = None
+    if under_way.limit is not None:
+        sys.setrecursionlimit(under_way.limit)
+        under_way.limit = None
 
 
 def _drop_frame() -> None:
-    if _interrupt.frame is not None:
-        _monitoring.set_local_events(_TOOL, _interrupt.frame.f_code, 0)
-        _interrupt.frame = None
+    if under_way.frame is not None:
+        _monitoring.set_local_events(_TOOL, under_way.frame.f_code, 0)
+        under_way.frame = None
 
 
 def _settle() -> None:
     _drop_frame()
-    _interrupt.unseen = _interrupt.armed = False
+    under_way.unseen = under_way.armed = False
     _monitoring.set_events(_TOOL, 0)
     _monitoring.free_tool_id(_TOOL)
 
@@ -125,7 +119,7 @@ def _raise_here(code: CodeType, *_: Any) -> None:
 
 
 def _raise_in_frame(code: CodeType, *_: Any) -> None:
-    if sys._getframe().f_back is _interrupt.frame:
+    if sys._getframe().f_back is under_way.frame:
         _settle()
         bridge.interrupt_again(False)
         raise KeyboardInterrupt
