@@ -217,6 +217,21 @@ def test_an_interrupt_is_not_lost_in_host_calls_that_succeed(kernel: Kernel) -> 
     assert kernel.run("kept").result == "41"
 
 
+def test_an_interrupt_in_the_event_loops_own_code_is_not_lost_with_the_answer(kernel: Kernel) -> None:
+    kernel.run(
+        "import asyncio, time\nfrom kernelmcp_guest.blocking import host_call\n"
+        "kept, is_cancelled = 41, asyncio.Handle.cancelled\n"
+        "def look_slowly(handle):\n    end = time.process_time() + 0.11\n    while time.process_time() < end: pass\n"
+        "    return is_cancelled(handle)"
+    )
+    calls = f"{GO}asyncio.Handle.cancelled = look_slowly\nwhile True: host_call('install', module='no')"
+    for _ in range(5):
+        ran = kernel.interrupt_once_it_prints(calls)
+        assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+        kernel.run("asyncio.Handle.cancelled = is_cancelled")
+    assert kernel.run("kept").result == "41"
+
+
 def test_a_cell_that_catches_the_interrupt_goes_on(kernel: Kernel) -> None:
     code = "try:\n    while True: pass\nexcept KeyboardInterrupt:\n    pass\n'caught'"
     ran = kernel.interrupt_once_it_prints(GO + code)

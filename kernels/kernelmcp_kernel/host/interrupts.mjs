@@ -44,6 +44,7 @@ export class Interrupts {
     this.calls = 0; // of C code to the signal check
     /** @type {NodeJS.CpuUsage | undefined} while Python is about to wait or to go on: since when */
     this.heldFrom = undefined;
+    this.turnsToHold = 0;
     /** @type {NodeJS.CpuUsage | undefined} while a signal waits for the event loop to turn: since when */
     this.stuckFrom = undefined;
     this.endBackground = false; // BACKGROUND was sent, and no request has come since
@@ -121,13 +122,18 @@ export class Interrupts {
 
   /** Python asks the host for something and will wait in a moment, or its answer is here and it will go on: a signal in the C
    * code between would be taken for a failed conversion, or be lost with the answer. Until the event loop has turned there is
-   * none, but for HOLD_MS of the processor's time at most, however often this is called; while Python waits there is the frame. */
+   * none, but for HOLD_MS of the processor's time from one turn to the next at most; while Python waits there is the frame. */
   hold() {
+    this.turnsToHold = HELD_TURNS;
     if (this.heldFrom) return;
+    const turn = () => {
+      this.heldFrom = this.turnsToHold ? process.cpuUsage() : undefined;
+      if (!this.heldFrom) return;
+      this.turnsToHold--;
+      setImmediate(turn);
+    };
     this.heldFrom = process.cpuUsage();
-    const release = (/** @type {number} */ turns) =>
-      setImmediate(() => (turns ? release(turns - 1) : (this.heldFrom = undefined)));
-    release(HELD_TURNS);
+    setImmediate(turn);
   }
 
   #isHeld() {

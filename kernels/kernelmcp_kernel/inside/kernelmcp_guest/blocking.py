@@ -85,6 +85,11 @@ def interrupt(request: str) -> set[asyncio.Task[Any] | None]:
     return {wait.waiter for wait in own}
 
 
+def is_waiting(request: str) -> bool:
+    """Return whether a cell without a task waits."""
+    return any(wait.waiter is None and wait.request == request for wait in waits)
+
+
 def cancel_blocked() -> None:
     """Cancel the waits of cancelled tasks (perhaps via their awaiter), which would notice it only when unblocked."""
     for wait in waits:

@@ -27,8 +27,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def on_interrupt_signal(signum: int, frame: object) -> None:
     """SIGINT's handler: raises in the cell, or cancels its task if other code has the event loop."""
     if running.active:
-        # First, and without another frame: this one may be the last within the limit. Until `heard`, the signal may come
-        # again at any of these lines.
+        # First, and without another frame: this one may be the last within the limit. Until `heard`, the signal may
+        # come again at any of these lines.
         limit = sys.getrecursionlimit()
         if swallowed_interrupts.under_way.limit is None:
             swallowed_interrupts.under_way.limit = limit
@@ -38,12 +38,19 @@ def on_interrupt_signal(signum: int, frame: object) -> None:
         running.early = True
         return
     GuestShell.instance().interrupted = True
-    task = running.task
-    # Between two steps of the task, an exception would end up in the event loop, and the next step would never come.
-    if task is None or (asyncio.current_task() is task and task.get_coro().cr_running):
+    if _is_in_cell():
         swallowed_interrupts.raise_watched()
     running.cancelled = True
     interrupt()
+
+
+def _is_in_cell() -> bool:
+    """Return whether the running code is the cell's. In the event loop's own code, between two steps of the cell's task
+    or while a cell without one waits, an exception would be lost, and what the cell waits for would never come."""
+    current, task = asyncio.current_task(), running.task
+    if task is None:
+        return current is not None or not blocking.is_waiting(running.request)
+    return current is task and task.get_coro().cr_running is True
 
 
 def on_stuck_signal(signum: int, frame: object) -> None:
