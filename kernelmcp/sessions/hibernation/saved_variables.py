@@ -42,6 +42,8 @@ class Beginning:
     """What an execution finds of the variables of earlier ones, if no execution before it has reported that."""
 
     lost: bool = False
+    is_said: bool = False
+    """Another result already reports that."""
     restored_at: str | None = None
     """They came back, as they were then."""
     missing: list[str] = field(default_factory=list[str])
@@ -141,6 +143,7 @@ class SavedVariables:
                 found = await anyio.to_thread.run_sync(state.check, key)
                 parts = await anyio.to_thread.run_sync(state.parts, found, key)
                 reply = as_dict((await kernel.load_state(parts, _request(found, state))).get("content"))
+            _check_passing(reply)
         except StateRefused as exc:
             return self._lost([f"the saved state {exc}"])
         except (TimeoutError, KernelDied) as exc:
@@ -173,6 +176,14 @@ class SavedVariables:
         except OSError as exc:
             log.warning("a saved state could not be deleted", session=self._record.session_id, error=str(exc))
             return False
+
+
+def _check_passing(reply: dict[str, Any]) -> None:
+    """Raise the error of a kernel that could not load the state now: OSError if it was the disk, else `KernelDied`."""
+    if reply.get("status") == "ok" or reply.get("is_passing") is not True:
+        return
+    reasons, number = "; ".join(names_of(reply.get("reasons"))), reply.get("errno")
+    raise OSError(number, reasons) if isinstance(number, int) else KernelDied(reasons)
 
 
 def _request(found: Envelope, state: SavedState) -> dict[str, Any]:

@@ -52,7 +52,8 @@ class SavingKernel(OfferedKernel):
         """{parts, image, mounts, execution_count, others, reseed}: load it, before the first cell. `parts`: its file,
         and that of the state that it is the changes of, each {file, bytes}. `others`: as in the reply above, from the
         first file. `reseed`: with other seeds, for it goes on elsewhere, too. The reply has {lost, gone}: what could
-        not be opened again, and what is dead; and {unloaded}, as `unsaved`."""
+        not be opened again, and what is dead; and {unloaded}, as `unsaved`. An error that says nothing about the state
+        has {is_passing}, and {errno} if it is one of the disk."""
         await self._reply(stream, ident, parent, "load_state_reply", self._load(parent["content"]))
 
     async def _reply(
@@ -62,8 +63,9 @@ class SavingKernel(OfferedKernel):
             found = await self._on_loop(work)
         except (BuildError, GuestDied, KeyError, OSError, TypeError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            found = {"ok": False, "reasons": [reason], "is_full": is_full}
+            number = error.errno if isinstance(error, OSError) else None
+            found = {"ok": False, "reasons": [reason], "is_full": number in (errno.ENOSPC, errno.EDQUOT)}
+            found |= {"is_passing": isinstance(error, (BuildError, GuestDied, OSError)), "errno": number}
         is_ok = found.pop("ok") is True
         content = {**found, "status": "ok" if is_ok else "error"}
         self.session.send(stream, kind, content, parent, ident=ident)

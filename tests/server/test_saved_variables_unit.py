@@ -1,0 +1,66 @@
+"""What the answers of a kernel that loads a saved state mean for the state."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kernelmcp.errors import KernelStartFailed
+from kernelmcp.kernel.process import Kernel
+from kernelmcp.sessions.hibernation.saved_variables import Beginning, SavedVariables
+from kernelmcp.sessions.hibernation.state_files import SavedState
+from kernelmcp.sessions.storage.record import Record
+
+pytestmark = pytest.mark.anyio
+NOW = "2026-01-01T00:00:00+00:00"
+
+
+class Saved(SavedVariables):
+    """A state that the server can read."""
+
+    @property
+    def state(self) -> SavedState:
+        found = SimpleNamespace(image="", mounts=[], execution_count=1, others=[], saved_at=NOW, dead=[])
+        parts = list[Any]()
+        return cast("SavedState", SimpleNamespace(check=lambda _: found, parts=lambda *_: parts, is_elsewhere=False))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Saved:
+    (tmp_path / "state").touch()
+    record = Record(session_id="s", principal="local", created_at=NOW, last_used_at=NOW, state_number=1, has_state=True)
+    return Saved(tmp_path, tmp_path, record, enabled=True)
+
+
+async def restored(saved: Saved, **reply: Any) -> Beginning:
+    async def load_state(*_: object) -> dict[str, Any]:
+        return {"content": {"status": "error", "reasons": ["the reason"], **reply}}
+
+    return await saved.restore(cast("Kernel", SimpleNamespace(load_state=load_state)))
+
+
+async def test_an_error_of_the_disk_is_no_loss_however_often_it_comes(saved: Saved) -> None:
+    for number in (errno.EMFILE, errno.EIO, errno.EACCES) * 2:
+        with pytest.raises(KernelStartFailed, match="cannot be read now: the reason"):
+            await restored(saved, is_passing=True, errno=number)
+    assert saved.exist
+    assert (await restored(saved, status="ok")).missing == []
+
+
+async def test_a_guest_that_dies_has_a_second_try(saved: Saved) -> None:
+    for _ in range(2):
+        assert saved.exist
+        with pytest.raises(KernelStartFailed, match="could not be restored: the reason"):
+            await restored(saved, is_passing=True, errno=None)
+    assert not saved.exist
+
+
+@pytest.mark.parametrize("reply", [{}, {"is_passing": True, "errno": errno.ENOENT}])
+async def test_what_a_guest_refuses_or_is_not_there_is_lost(saved: Saved, reply: dict[str, Any]) -> None:
+    found = await restored(saved, **reply)
+    assert found.lost
+    assert "the reason" in found.missing[0]
