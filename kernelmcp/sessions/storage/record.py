@@ -133,10 +133,10 @@ class Record(BaseModel):
         return found
 
     def write(self, directory: Path) -> None:
-        """Write the record. Raises OSError."""
+        """Write the record. Raises OSError: then what is read is still the one before."""
         values = self.model_dump(mode="json")
         text = json.dumps({**values, "checksum": _checksum(values)})
-        for name in RECORD_FILES:
+        for name in reversed(RECORD_FILES):  # the one that is read first comes last
             replace_text(directory / name, text)
 
 
