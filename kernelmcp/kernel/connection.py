@@ -52,8 +52,9 @@ class IopubListener(Protocol):
     def hear_late(self, execution_id: str, kind: str, content: dict[str, Any]) -> None:
         """An execution has put something out after its end."""
 
-    def hear_other_use(self) -> None:
-        """Another client of the kernel has code run in it: a cell, or what a widget's message calls."""
+    def hear_other_use(self, *, begins: bool) -> None:
+        """Another client of the kernel has code run in it: a cell, or what a widget's message calls. Comes when that
+        `begins`, and when it has ended."""
 
     def hear_other(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
         """Another client of the kernel executes something; `request` is the header of its request."""
@@ -287,7 +288,7 @@ class Connection:
                 self.listener.hear_late(str(message["parent_header"].get("msg_id")), kind, content)
         elif self.listener is not None and (asked := message["parent_header"].get("msg_type")) in RUNNING:
             if kind == "status":
-                self.listener.hear_other_use()
+                self.listener.hear_other_use(begins=content.get("execution_state") == "busy")
             if asked == "execute_request":
                 if kind == "execute_input":
                     self._other_values = 0

@@ -22,6 +22,7 @@ from kernelmcp.kernel.connection import IopubListener
 from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
+from kernelmcp.sessions.hibernation.checkpoints import gone_back_from
 from kernelmcp.sessions.hibernation.saved_variables import Beginning, SavedVariables
 from kernelmcp.sessions.hibernation.state_files import (
     STATE_FILE,
@@ -118,6 +119,11 @@ class KernelBinding:
         """True if the kernel has variables that are saved nowhere."""
         return self._variables == "present" and not self.saved.exist
 
+    @property
+    def changes(self) -> tuple[int, int]:
+        """It changes whenever something runs in the kernel, or files are written."""
+        return self._runs, self.files.writes
+
     def holds(self, kernel: Kernel) -> bool:
         """True if this kernel is still the session's own: if it has ended, it ended by itself."""
         return self._bound is not None and self._bound.kernel is kernel
@@ -169,7 +175,7 @@ class KernelBinding:
                 old.fail("the workspace was reset")
             if files:
                 self.files.abandon(old)
-            self._record.has_run = self._record.is_unchanged = False
+            self._record.has_run = self._record.is_unchanged = self._record.loss_is_said = False
             self._variables, self._beginning = "none", Beginning()
             self.saved.forget()
             await self._enter(fresh)
@@ -223,14 +229,17 @@ class KernelBinding:
     ) -> None:
         """Make it true on the disk, in one step. Raises OSError: then nothing has changed."""
         record = self._record
-        replaced = {
+        replaced: dict[str, Any] = {
             "packages": list(packages),
             "has_run": state.number is not None,
             "has_state": False,
             "why_lost": [],
             "came_from": checkpoint.folder if checkpoint is not None else None,
             "is_unchanged": checkpoint is not None,
+            "loss_is_said": False,
         }
+        if checkpoint is not None:
+            replaced["checkpoints"] = gone_back_from(record, checkpoint)
         before = {name: getattr(record, name) for name in replaced}
         try:
             _set(record, replaced)
@@ -272,7 +281,7 @@ class KernelBinding:
     def _kernel_to_save(self) -> Kernel | None:
         """The kernel that has the variables; None if there are none. Raises `StateNotSaved` if they are lost: nobody
         who was told of a copy would miss them in it."""
-        if self._variables == "none":
+        if self._variables == "none" or (self._variables == "lost" and self._record.loss_is_said):
             return None
         if self._variables == "lost" or (kernel := self.kernel) is None:
             raise StateNotSaved(["they are lost", *(self._beginning.missing or self._record.why_lost)])
@@ -375,7 +384,8 @@ class KernelBinding:
         self._note_run()
         before, self._variables = self._variables, "present"
         found, self._beginning = self._beginning, Beginning()
-        return Beginning(lost=True, missing=found.missing or why) if before == "lost" else found
+        is_said, self._record.loss_is_said = self._record.loss_is_said, False
+        return Beginning(lost=True, missing=found.missing or why, is_said=is_said) if before == "lost" else found
 
     def _note_run(self) -> None:
         self._runs += 1
@@ -387,14 +397,11 @@ class KernelBinding:
         self._record.has_run, self._record.why_lost = True, []
         self.files.save_record()
 
-    def take_loss_is_said(self) -> bool:
-        """True if another result already reports the loss that `begin` found. Only once."""
-        said, self._record.loss_is_said = self._record.loss_is_said, False
-        return said
-
-    def note_used(self) -> None:
-        """Note that another client has executed something, so there are variables."""
+    def note_used(self, *, begins: bool = False) -> None:
+        """Note that another client has executed something, so there are variables. `begins`: it is about to."""
         why = self._record.why_lost
+        if begins:
+            self.began_as_checkpointed = self.is_as_checkpointed
         self._note_run()
         if self._variables == "lost":  # which the next execution reports
             self._beginning = Beginning(lost=True, missing=self._beginning.missing or why)
@@ -416,13 +423,17 @@ class KernelBinding:
 
     # -- end ----------------------------------------------------------------------------------------------------
 
-    async def stop(self, *, save: bool = True, must_end: bool = True) -> bool:
+    async def stop(self, *, save: bool = True, must_end: bool = True, must_save: bool = False) -> bool:
         """End the kernel and wait for its exit; the files stay, and with `save` the variables. False if there was none;
-        or if it goes on, without `must_end`, because they could not be saved now and may be later."""
+        or if it goes on, without `must_end`, because they could not be saved now and may be later. With `must_save` it
+        goes on whyever they could not, and this raises `StateNotSaved`."""
         async with self.files.lock:
             kernel = self.kernel
             if save:
                 await self._save_variables()
+                if must_save and self._variables == "present":
+                    why, self._record.why_lost = self._record.why_lost, []
+                    raise StateNotSaved(why, is_full=self.saved.has_no_room)
                 may_live_on = self.saved.has_no_room or self._user.is_running
                 if not must_end and self._variables == "present" and may_live_on:
                     self._record.why_lost = []
@@ -479,7 +490,7 @@ class KernelBinding:
             if self._variables == "present":
                 self._variables = "saved" if self.saved.exist else "lost"
             if reported:
-                self._variables = "none"
+                self._variables, self._record.has_run = "none", False
             self._life.note(Event.KERNEL_ENDED)
             self.files.note_live(live=False)
             bound.kernel.kill()

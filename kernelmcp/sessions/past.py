@@ -97,8 +97,11 @@ class Past:
 
     async def _checkpoint_automatically(self) -> None:
         binding = self._queue.binding
-        if self._queue.turn.locked() or not self._owner.is_idle or not binding.has_unsaved:
+        if not self._owner.is_idle or not binding.has_unsaved:
             return  # the next cell's end is another occasion
+        if self._queue.turn.locked():
+            self.note_changed()  # perhaps no cell comes after what has it now
+            return
         try:
             await self._checkpoint(None, is_automatic=True)
         except ServerError as exc:
@@ -110,8 +113,8 @@ class Past:
 
     async def _make(self, name: str | None, *, is_automatic: bool = False) -> Checkpoint:
         binding = self._queue.binding
-        writes = binding.files.writes
-        with self._storing():
+        changes = binding.changes
+        with self.storing():
             folder = self.checkpoints.new_folder()
             try:
                 state, copied = await binding.checkpoint(folder, self.checkpoints.newest_folder)
@@ -123,7 +126,7 @@ class Past:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(delete_tree, folder)
                 raise
-        if binding.files.writes != writes:  # perhaps after the copy was made
+        if binding.changes != changes:  # perhaps after the copy was made
             self._record.is_unchanged = False
             binding.files.save_record()
         await _delete(left)
@@ -217,6 +220,9 @@ class Past:
                 self._check_goes_on()
                 checkpoint = source.checkpoints.find(name, argument="from_checkpoint") if name is not None else None
                 return await self._become(source, checkpoint)
+        except BaseException:
+            self._queue.cancel_all()  # a cell that waits would begin without the variables
+            raise
         finally:
             self._queue.turn.release()
 
@@ -239,7 +245,7 @@ class Past:
 
         own = checkpoint if source is self else None
         try:
-            with source._storing():
+            with source.storing():
                 packages = source._record.packages
                 if checkpoint is not None:
                     packages = await anyio.to_thread.run_sync(source.checkpoints.packages, checkpoint)
@@ -279,7 +285,7 @@ class Past:
             yield
 
     @contextmanager
-    def _storing(self) -> Iterator[None]:
+    def storing(self) -> Iterator[None]:
         """Raise what stands in the way of storing its variables and files as an error for the caller."""
         try:
             yield
@@ -333,7 +339,9 @@ def told_restored(found: Checkpoint, beginning: Beginning, record: Record) -> st
     what = "Variables and files are" if found.number is not None else "Files are"
     gone = "" if found.number is not None else " There are no variables: it was made before the first cell."
     when = datetime.fromisoformat(found.created_at).strftime("%Y-%m-%d %H:%M:%S %Z")
-    later = [each.name for each in record.checkpoints if each.created_at > found.created_at][-MAX_LISTED:]
+    line = {each.folder for each in record.line}
+    left = [each for each in record.checkpoints if each.folder not in line and each.created_at > found.created_at]
+    later = [each.name for each in left][-MAX_LISTED:]
     kept = f" Later ones are kept: {', '.join(later)}." if later else ""
     return f"{what} as they were at checkpoint {found.name}, {when}.{gone}{told_missing(beginning)}{kept}"
 

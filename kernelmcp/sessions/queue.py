@@ -128,8 +128,8 @@ class ExecutionQueue:
     def hear_other(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
         self.persons.hear(request, kind, content)
 
-    def hear_other_use(self) -> None:
-        self.binding.note_used()
+    def hear_other_use(self, *, begins: bool) -> None:
+        self.binding.note_used(begins=begins)
 
     @property
     def is_running(self) -> bool:
@@ -234,7 +234,7 @@ class ExecutionQueue:
             execution.lost_before, execution.restored_at = beginning.lost, beginning.restored_at
             execution.missing = beginning.missing
             execution.checkpoint = self.binding.newest_checkpoint
-            execution.loss_is_said = self.binding.take_loss_is_said()
+            execution.loss_is_said = beginning.is_said
             execution.persons_cells = self.persons.take_count()
             if execution.persons_cells:
                 self.binding.losses_said.clear()  # this execution must report guests that ended in a person's cell

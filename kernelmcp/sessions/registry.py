@@ -127,8 +127,9 @@ class Registry:
         if checkpoint is not None:
             source.past.checkpoints.find(checkpoint, argument="from_checkpoint")
         await self._disk.check_room(caller.principal)
-        while (longest_idle := self._crowded_out(caller)) is not None:
-            await self._make_room(longest_idle)
+        while (longest_idle := self._crowded_out(caller, spared=source)) is not None:
+            with source.past.storing():
+                await self._make_room(longest_idle, must_save=longest_idle is source)
         while (ending := self._sessions.get((caller.principal, handle))) is not None and ending.life.is_ending:
             await asyncio.shield(ending.deleted)
         # No await from here on, as in `find_or_create`.
@@ -209,15 +210,16 @@ class Registry:
 
     # -- make and end -------------------------------------------------------------------------------------------
 
-    def _crowded_out(self, caller: Caller) -> Session | None:
-        """At a limit, the session that was idle longest. Raises `ResourceLimitExceeded` if all are busy."""
+    def _crowded_out(self, caller: Caller, spared: Session | None = None) -> Session | None:
+        """At a limit, the session that was idle longest; `spared` only if it is the last. Raises
+        `ResourceLimitExceeded` if all are busy."""
         limits = self._settings.config.sessions
         held = [session for session in self._sessions.values() if _has_kernel(session)]
         own = [session for session in held if session.principal == caller.principal]
-        longest_idle = self._choose(own, limits.max_sessions_per_client, "you have")
-        return longest_idle or self._choose(held, limits.max_sessions, "the server has")
+        longest_idle = self._choose(own, limits.max_sessions_per_client, "you have", spared)
+        return longest_idle or self._choose(held, limits.max_sessions, "the server has", spared)
 
-    def _choose(self, held: list[Session], limit: int, whose: str) -> Session | None:
+    def _choose(self, held: list[Session], limit: int, whose: str, spared: Session | None) -> Session | None:
         if len(held) < limit:
             return None
         idle = [session for session in held if session.is_idle and session.kernel is not None]
@@ -227,16 +229,16 @@ class Registry:
                 "Wait for one of them (get_sessions lists yours), or end one with destroy_session or stop_session.",
                 limit=limit,
             )
-        return min(idle, key=lambda session: session.last_used)
+        return min(idle, key=lambda session: (session is spared, session.last_used))
 
     def _check_open(self) -> None:
         """Raises `ResourceLimitExceeded` if no new work may begin."""
         if self.draining:
             raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
 
-    async def _make_room(self, longest_idle: Session) -> None:
+    async def _make_room(self, longest_idle: Session, *, must_save: bool = False) -> None:
         log.info("stopping the longest idle session to make room", session=longest_idle.id)
-        await longest_idle.stop_if_idle(must_end=True)
+        await longest_idle.stop_if_idle(must_end=True, must_save=must_save)
 
     async def _check_room(self, caller: Caller, handle: str) -> None:
         """Raises `ResourceLimitExceeded` if the session is new and the caller's disk space is used up."""

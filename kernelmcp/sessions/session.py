@@ -5,6 +5,7 @@ Must not know MCP.
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,14 +250,16 @@ class Session:
         """End the kernel; files and transcript stay, and with `save` the variables. False if there was none."""
         return await background.complete(self._tasks, lambda: self._stop(save=save))
 
-    async def stop_if_idle(self, *, must_end: bool) -> None:
+    async def stop_if_idle(self, *, must_end: bool, must_save: bool = False) -> None:
         """End the kernel and save its variables, unless something runs or waits by then. Without `must_end`, it goes on
-        if they could not be saved now, and may be later: the disk is full, or a person's cell has come."""
-        await background.complete(self._tasks, lambda: self._stop_if_idle(must_end=must_end))
+        if they could not be saved now, and may be later: the disk is full, or a person's cell has come. With
+        `must_save`, it goes on whyever they could not, and this raises `StateNotSaved`."""
+        stop = partial(self._stop_if_idle, must_end=must_end, must_save=must_save)
+        await background.complete(self._tasks, stop)
 
-    async def _stop_if_idle(self, *, must_end: bool) -> None:
+    async def _stop_if_idle(self, *, must_end: bool, must_save: bool) -> None:
         async with self.queue.turn:
-            if not self.is_idle or not await self.queue.binding.stop(must_end=must_end):
+            if not self.is_idle or not await self.queue.binding.stop(must_end=must_end, must_save=must_save):
                 return
         await self._stopped()
 

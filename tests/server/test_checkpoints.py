@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from mcp import Client
 
 from kernelmcp.sessions.hibernation.envelope import key_of, seal, unseal
 
-from .support import Connect, kernel_pids
+from .support import DEADLINE, Connect, kernel_pids
 from .test_continuing import fields, killed, text
-from .test_hibernation import execute, flip, run, state_of
+from .test_hibernation import execute, flip, run, state_of, states
+from .test_persons import opened
 
 pytestmark = [
     pytest.mark.anyio,
@@ -81,6 +83,11 @@ def record_of(folder: Path) -> dict[str, Any]:
     """Of the only session."""
     [found] = folder.glob("home/sessions/*/session.json")
     return json.loads(found.read_text())
+
+
+def copies_of(folder: Path) -> list[Path]:
+    """The second files of the sessions' records."""
+    return list(folder.glob("home/sessions/*/session.copy.json"))
 
 
 def names_of_sessions(folder: Path) -> list[str]:
@@ -734,7 +741,8 @@ async def test_going_back_twice_goes_back_twice(connect: Connect) -> None:
         assert await gone_back(client) == "cell-1"
         error = await refused(client, "restore_session", session_id="s")
         assert "pass the name of one" in error
-        await call(client, "restore_session", session_id="s", name="cell-5")
+        [last] = [name for name in await listed(client) if name.startswith("cell-5-")]
+        await call(client, "restore_session", session_id="s", name=last)
         assert (await run(client, "x", session_id="s"))["result"] == "5", "those it went back from are kept"
 
 
@@ -748,16 +756,18 @@ async def test_after_going_back_the_same_numbers_are_new_cells(connect: Connect)
     async with connect(**AUTOMATIC) as client:
         await counted(client, 1, 2, 3)
         back = await client.call_tool("restore_session", {"session_id": "s", "name": "cell-1"})
-        assert "Later ones are kept: cell-2, cell-3." in text(back)
+        told = re.search(r"Later ones are kept: (cell-2-\w{4}), (cell-3-\w{4})\.", text(back))
+        assert told
+        old, last = told.groups()
         await run(client, "x = 'new'", session_id="s")
-        while len(names := await listed(client)) < 4:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-        [old] = [name for name in names if name.startswith("cell-2-")]
+        await until_listed(client, "cell-2")
         await run(client, "x = 'last'", session_id="s")
         assert await gone_back(client) == "cell-2"
         assert (await run(client, "x", session_id="s"))["result"] == "'new'"
         await call(client, "restore_session", session_id="s", name=old)
         assert (await run(client, "x", session_id="s"))["result"] == "2"
+        back = await client.call_tool("restore_session", {"session_id": "s", "name": last})
+        assert "cell-1" not in text(back), "it is an earlier one, whenever it was made"
 
 
 async def test_a_name_that_a_loss_has_told_keeps_its_checkpoint(connect: Connect) -> None:
@@ -879,3 +889,132 @@ async def test_a_cell_for_a_fork_that_is_being_made_finds_it_whole(connect: Conn
             found = await run(client, "x", session_id=name)
             assert (found["result"], found["state_lost"]) == ("1", False)
             assert not (await forking).is_error
+
+
+async def test_without_a_name_it_never_goes_forward(connect: Connect) -> None:
+    async with connect() as client:
+        for name in ("a", "b"):
+            await run(client, f"x = {name!r}", session_id="s")
+            await call(client, "checkpoint_session", session_id="s", name=name)
+        await call(client, "restore_session", session_id="s", name="a")
+        await run(client, "x = 'risky'", session_id="s")
+        assert await gone_back(client) == "a"
+
+
+async def test_those_it_went_back_from_make_room_first(connect: Connect) -> None:
+    async with connect(SESSIONS__AUTOMATIC_CHECKPOINTS="3") as client:
+        await counted(client, 1, 2, 3)
+        await call(client, "restore_session", session_id="s", name="cell-1")
+        await counted(client, 2, 3)
+        names = await listed(client)
+        assert [name for name in names if "-" not in name[len("cell-") :]] == ["cell-1", "cell-2", "cell-3"]
+        assert [await gone_back(client), await gone_back(client)] == ["cell-2", "cell-1"]
+
+
+async def test_a_fork_that_needs_the_place_of_its_origin_does_not_cost_its_variables(connect: Connect) -> None:
+    async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="1") as client:
+        await run(client, "import asyncio; x = 1; task = asyncio.ensure_future(asyncio.sleep(1000))", session_id="s")
+        assert "a task is under way" in await refused(client, "create_session", from_session="s", session_id="f")
+        assert (await run(client, "x", session_id="s"))["result"] == "1"
+        await run(client, "task.cancel()", session_id="s")
+        await call(client, "create_session", from_session="s", session_id="f")
+        assert (await run(client, "x", session_id="f"))["result"] == "1"
+        assert (await run(client, "x", session_id="s"))["result"] == "1"
+    async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="2") as client:
+        await run(client, "y = 1", session_id="s")  # idle for longer
+        await run(client, "1", session_id="other")
+        await call(client, "create_session", from_session="s", session_id="g")
+        [other] = (await call(client, "get_sessions", session_id="other"))["sessions"]
+        assert other["state"] == "stopped", "not the origin"
+
+
+async def test_an_automatic_checkpoint_comes_after_a_fork_that_was_in_its_way(connect: Connect) -> None:
+    async with connect(**AUTOMATIC) as client:
+        await run(client, "x = 1; filler = [bytes([n % 256]) * 1000 for n in range(30_000)]", session_id="s")
+        await call(client, "checkpoint_session", session_id="s", name="a")
+        await run(client, "x = 2", session_id="s")
+        for name in ("f", "g"):
+            await call(client, "create_session", from_session="s", from_checkpoint="a", session_id=name)
+        await until_listed(client, "cell-2")
+
+
+async def test_a_record_that_is_half_written_is_the_one_before(connect: Connect, tmp_path: Path) -> None:
+    async with killed(connect) as client:
+        await run(client, "x = 1", session_id="s")
+        await call(client, "checkpoint_session", session_id="s", name="a")
+        await run(client, "x = 2; open('precious', 'w').write('new')", session_id="s")
+        await call(client, "get_workspace_info", session_id="s")
+        [copy] = copies_of(tmp_path)
+        copy.unlink()
+        (copy / "full").mkdir(parents=True)  # stands for a disk without room for the second of two files
+        assert "could not be stored" in await refused(client, "restore_session", session_id="s", name="a")
+        assert "could not be stored" in await refused(client, "checkpoint_session", session_id="s", name="b")
+    shutil.rmtree(copy)
+    async with connect() as client:
+        assert await listed(client) == ["a"]
+        assert (await run(client, "open('precious').read()", session_id="s"))["result"] == "'new'"
+
+
+async def test_after_a_loss_was_told_by_a_note_the_next_one_is_told_as_well(connect: Connect) -> None:
+    async with killed(connect) as client:
+        await run(client, "x = 1")
+        await call(client, "checkpoint_session", name="a")
+        await run(client, "x = 2")
+    async with connect() as client:
+        assert "are lost" in text(await client.call_tool("get_workspace_info", {}))
+        made = await client.call_tool("checkpoint_session", {"name": "b"})
+        assert "Files (there are no variables) are kept" in text(made), "the note has said it"
+        await call(client, "restore_session", name="a")
+        for pid in kernel_pids():
+            psutil.Process(pid).kill()
+        while (await call(client, "get_sessions"))["sessions"][0]["state"] != "stopped":
+            pass
+        result = await execute(client, "'x' in globals()")
+        assert "restarted before this cell" in text(result)
+
+
+async def test_a_loss_that_its_cell_has_told_is_not_told_again(connect: Connect) -> None:
+    async with killed(connect) as client:
+        await run(client, "x = 1", session_id="s")
+        running = asyncio.create_task(execute(client, "while True: pass", session_id="s"))
+        while (await call(client, "get_sessions", session_id="s"))["sessions"][0]["state"] != "busy":
+            pass
+        for pid in kernel_pids():
+            psutil.Process(pid).kill()
+        assert fields(await running)["state_lost"]
+        await call(client, "checkpoint_session", session_id="s", name="files")
+    async with connect() as client:
+        assert not (await run(client, "1", session_id="s"))["state_lost"]
+
+
+async def test_restore_in_a_persons_cell_undoes_the_cell_before_it(connect: Connect, tmp_path: Path) -> None:
+    async with opened(connect, tmp_path, **AUTOMATIC) as session, session.person() as person:
+
+        async def until_kept(number: int) -> None:
+            while True:
+                _, found = await session.call("get_sessions")
+                if f"cell-{number}" in [each["name"] for each in found["sessions"][0]["checkpoints"]]:
+                    return
+                await asyncio.sleep(0.05)
+
+        await until_kept(1)
+        await session.run("x = 2")
+        await until_kept(2)
+        await person.execute_interactive("x = 'bad'", timeout=DEADLINE)
+        await person.execute_interactive("%restore", timeout=DEADLINE)
+        assert (await session.run("x"))[1]["result"] == "2"
+
+
+async def test_a_persons_cell_while_a_checkpoint_is_made_is_no_part_of_it(connect: Connect, tmp_path: Path) -> None:
+    async with (
+        opened(connect, tmp_path / "r", SESSIONS__INLINE_WAIT_SECONDS="60") as session,
+        session.person() as person,
+    ):
+        await session.run("import os; x = 'model'; filler = [os.urandom(1000) for _ in range(120_000)]")
+        making = asyncio.create_task(session.call("checkpoint_session", name="a"))
+        while not making.done() and not states(tmp_path):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await person.execute_interactive("x = 'person'", timeout=DEADLINE)
+        text, _ = await making
+        if "are kept as checkpoint" in text:
+            assert not record_of(tmp_path)["is_unchanged"]

@@ -34,15 +34,15 @@ class Checkpoints:
         self._max_bytes = max_bytes
 
     def find(self, name: str | None, *, is_unchanged: bool = False, argument: str = "name") -> Checkpoint:
-        """The checkpoint with this name. Without a name: the newest one that somebody asked for, or else the one that
-        the session came from; from that one it goes on to the one before, if it `is_unchanged` since. Raises
-        `InvalidArgument`."""
-        listed = self._record.checkpoints
-        asked_for = [each for each in listed if not each.is_automatic]
+        """The checkpoint with this name. Without a name, of those that the session has come through: the newest one
+        that somebody asked for, or else the newest; from that one it goes on to the one before, if it `is_unchanged`
+        since. Raises `InvalidArgument`."""
+        listed, line = self._record.checkpoints, self._record.line
         if name is not None:
             found = [each for each in listed if each.name == name]
         else:
-            found = asked_for[-1:] or self._record.line[1 if is_unchanged else 0 :]
+            asked_for = [each for each in line if not each.is_automatic]
+            found = asked_for or line[1 if is_unchanged else 0 :]
         if found:
             return found[0]
         names = ", ".join(each.name for each in listed[-MAX_LISTED:])
@@ -99,15 +99,19 @@ class Checkpoints:
                 is_same = each.is_automatic and each.folder == record.came_from and record.is_unchanged
                 if is_named or is_same:
                     _remove(each, kept)
-                elif not each.is_automatic or each.folder in {one.folder for one in record.line}:
-                    _rename(checkpoint)  # that name has been told as one to go back to
                 else:
-                    _rename(each)
-        same_kind = [each for each in kept if each.is_automatic == checkpoint.is_automatic]
+                    _rename(checkpoint)  # that name has been told as one to go back to
+        line = {checkpoint.folder, *(each.folder for each in record.line)}
+
+        def by_need() -> list[Checkpoint]:
+            """Automatic ones before those that were asked for, and first those that it went back from."""
+            return sorted(kept, key=lambda each: (not each.is_automatic, each.is_automatic and each.folder in line))
+
+        same_kind = [each for each in by_need() if each.is_automatic == checkpoint.is_automatic]
         for each in same_kind[: -self._most_automatic if checkpoint.is_automatic else -self._most]:
             _remove(each, kept)
-        while sum(each.size_bytes for each in kept) > self._max_bytes:
-            oldest = next((each for each in kept[:-1] if each.is_automatic), kept[0])
+        while len(kept) > 1 and sum(each.size_bytes for each in kept) > self._max_bytes:
+            oldest = next(each for each in by_need() if each is not checkpoint)
             if checkpoint.is_automatic and not oldest.is_automatic:
                 raise ResourceLimitExceeded(
                     "an automatic checkpoint has no room beside those that were asked for",
@@ -130,6 +134,17 @@ class Checkpoints:
         with suppress(OSError):
             return [folder for folder in self._directory.iterdir() if folder.name not in listed]
         return []
+
+
+def gone_back_from(record: Record, checkpoint: Checkpoint) -> list[Checkpoint]:
+    """The list of a session's checkpoints once it goes back to one of them. Automatic ones that it has not come through
+    then have longer names: cells with their numbers come again."""
+    kept = [each.model_copy() for each in record.checkpoints]
+    line = {each.folder for each in record.model_copy(update={"came_from": checkpoint.folder}).line}
+    for each in kept:
+        if each.name == f"cell-{each.execution_count}" and each.is_automatic and each.folder not in line:
+            _rename(each)
+    return kept
 
 
 def _rename(checkpoint: Checkpoint) -> None:

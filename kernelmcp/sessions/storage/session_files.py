@@ -69,10 +69,11 @@ class SessionFiles:
         """
         if make:
             await self._make()
-            self._note_written()
         quota = await self.quota()
         async with self.lock:
             self.check()
+            if make:
+                self._note_written()
             sandbox = self.sandbox
             try:
                 return await anyio.to_thread.run_sync(work, Workspace(sandbox.path, quota) if sandbox else None)
