@@ -433,7 +433,7 @@ class KernelBinding:
                 await self._save_variables()
                 if must_save and self._variables == "present":
                     why, self._record.why_lost = self._record.why_lost, []
-                    raise StateNotSaved(why, is_full=self.saved.has_no_room)
+                    raise StateNotSaved(why or ["[sessions] hibernate is false"], is_full=self.saved.has_no_room)
                 may_live_on = self.saved.has_no_room or self._user.is_running
                 if not must_end and self._variables == "present" and may_live_on:
                     self._record.why_lost = []

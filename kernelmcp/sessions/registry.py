@@ -128,8 +128,11 @@ class Registry:
             source.past.checkpoints.find(checkpoint, argument="from_checkpoint")
         await self._disk.check_room(caller.principal)
         while (longest_idle := self._crowded_out(caller, spared=source)) is not None:
+            if longest_idle is not source:
+                await self._make_room(longest_idle)
+                continue
             with source.past.storing():
-                await self._make_room(longest_idle, must_save=longest_idle is source)
+                await self._make_room(source, must_save=True)
         while (ending := self._sessions.get((caller.principal, handle))) is not None and ending.life.is_ending:
             await asyncio.shield(ending.deleted)
         # No await from here on, as in `find_or_create`.

@@ -830,11 +830,16 @@ async def test_a_cell_with_only_restore_undoes_the_cell_before_it(connect: Conne
         assert (await run(client, "x, open('f').read()", session_id="s"))["result"] == "(1, '1')"
 
 
-async def test_a_continued_session_says_what_brings_its_variables_back(connect: Connect) -> None:
+async def lose_variables(connect: Connect) -> None:
+    """Of the default session, whose `x` was 1 at the checkpoint `good`, and 2 when the server was killed."""
     async with killed(connect) as client:
         await run(client, "x = 1")
         await call(client, "checkpoint_session", name="good")
         await run(client, "x = 2")
+
+
+async def test_a_continued_session_says_what_brings_its_variables_back(connect: Connect) -> None:
+    await lose_variables(connect)
     async with connect() as client:
         told = text(await client.call_tool("get_workspace_info", {}))
         assert "restore_session(name='good') brings back variables and files as they were" in told
@@ -920,6 +925,10 @@ async def test_a_fork_that_needs_the_place_of_its_origin_does_not_cost_its_varia
         await call(client, "create_session", from_session="s", session_id="f")
         assert (await run(client, "x", session_id="f"))["result"] == "1"
         assert (await run(client, "x", session_id="s"))["result"] == "1"
+    async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="1", SESSIONS__HIBERNATE="false") as client:
+        await run(client, "x = 2", session_id="t")
+        assert "hibernate is false" in await refused(client, "create_session", from_session="t", session_id="u")
+        assert (await run(client, "x", session_id="t"))["result"] == "2"
     async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="2") as client:
         await run(client, "y = 1", session_id="s")  # idle for longer
         await run(client, "1", session_id="other")
@@ -956,15 +965,12 @@ async def test_a_record_that_is_half_written_is_the_one_before(connect: Connect,
 
 
 async def test_after_a_loss_was_told_by_a_note_the_next_one_is_told_as_well(connect: Connect) -> None:
-    async with killed(connect) as client:
-        await run(client, "x = 1")
-        await call(client, "checkpoint_session", name="a")
-        await run(client, "x = 2")
+    await lose_variables(connect)
     async with connect() as client:
         assert "are lost" in text(await client.call_tool("get_workspace_info", {}))
         made = await client.call_tool("checkpoint_session", {"name": "b"})
         assert "Files (there are no variables) are kept" in text(made), "the note has said it"
-        await call(client, "restore_session", name="a")
+        await call(client, "restore_session", name="good")
         for pid in kernel_pids():
             psutil.Process(pid).kill()
         while (await call(client, "get_sessions"))["sessions"][0]["state"] != "stopped":

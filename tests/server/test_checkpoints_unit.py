@@ -74,3 +74,15 @@ def test_what_no_record_lists_is_found(tmp_path: Path, checkpoints: Checkpoints)
     checkpoints.folder(kept).mkdir(parents=True)
     half = checkpoints.new_folder()
     assert checkpoints.remains == [half]
+
+
+def test_a_record_of_an_older_version_goes_back_to_the_newest_that_was_asked_for(
+    checkpoints: Checkpoints, record: Record
+) -> None:
+    for name in ("first", "second"):
+        add(checkpoints, made(name, 1))
+    add(checkpoints, made("cell-3", 1, is_automatic=True))
+    record.came_from, record.is_unchanged = None, False
+    for each in record.checkpoints:
+        each.after = None
+    assert checkpoints.find(None).name == "second"

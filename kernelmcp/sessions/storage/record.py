@@ -124,7 +124,9 @@ class Record(BaseModel):
     @property
     def line(self) -> list[Checkpoint]:
         """The checkpoints that the session has come through, the newest first. It went back from the others, to before
-        them."""
+        them. A record of an older version does not know: all."""
+        if self.came_from is None:
+            return self.checkpoints[::-1]
         others = {each.folder: each for each in self.checkpoints}
         found, folder = list[Checkpoint](), self.came_from
         while folder is not None and (each := others.pop(folder, None)) is not None:
