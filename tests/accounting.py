@@ -24,7 +24,8 @@ import pytest
 # start several kernels each, and machines that slow Node down more than the yardstick: real 1,450 to 1,900, slow 900 to
 # 1,050.
 LIMITS = {"fast": 60.0, "real": 1900.0, "slow": 1050.0}
-# A test that costs more than this, and is not marked slow, fails the run.
+# A test that costs more than this needs the mark slow. It fails the run only above twice as much: the yardstick is one
+# thread of Python, and a test of a browser took 0.7 of its limit on a quiet machine and 1.1 beside three others.
 MOST_OF_ONE_TEST_SECONDS = 10.0
 YARDSTICK_SECONDS = 0.18
 _PR_SET_CHILD_SUBREAPER = 36
@@ -136,15 +137,19 @@ class Account:
             if self.counts[tier]:
                 bound = limit * self.scale
                 yield f"{tier}: {self.counts[tier]} tests, {self.cpu(tier):.0f} s of CPU (limit {bound:.0f})"
+        yield from self._dear(above=MOST_OF_ONE_TEST_SECONDS)
 
     def excesses(self) -> Iterator[str]:
         for tier, limit in LIMITS.items():
             if self.cpu(tier) > limit * self.scale:
                 yield f"the tier {tier} takes {self.cpu(tier):.0f} s of CPU; its limit is {limit * self.scale:.0f}"
-        most = MOST_OF_ONE_TEST_SECONDS * self.scale
+        yield from self._dear(above=2 * MOST_OF_ONE_TEST_SECONDS)
+
+    def _dear(self, above: float) -> Iterator[str]:
+        limit = MOST_OF_ONE_TEST_SECONDS * self.scale
         for cost, test in sorted(self.dear, reverse=True):
-            if cost > most:
-                yield f"{test} takes {cost:.1f} s of CPU; above {most:.1f} a test needs the mark slow"
+            if cost > above * self.scale:
+                yield f"{test} takes {cost:.1f} s of CPU; above {limit:.1f} a test needs the mark slow"
 
     def durations(self, old: dict[str, Any]) -> dict[str, Any]:
         """The record: the old one, with the files that have run now. A file that starts no process is fast."""

@@ -62,6 +62,9 @@ def test_a_test_or_a_tier_over_its_limit_is_said_however_slow_the_machine_is(slo
     account.add(report(cpu=MOST_OF_ONE_TEST_SECONDS * slower * 9), "file.py", "slow")
     assert list(account.excesses()) == []
     account.add(report(cpu=MOST_OF_ONE_TEST_SECONDS * slower * 1.1), "file.py", "real")
+    assert list(account.excesses()) == []
+    assert "needs the mark slow" in list(account.table())[-1]
+    account.add(report(cpu=MOST_OF_ONE_TEST_SECONDS * slower * 2.1), "file.py", "real")
     assert len(list(account.excesses())) == 1
     account.add(report(cpu=LIMITS["real"] * slower), "file.py", "slow")
     account.add(report(cpu=LIMITS["real"] * slower), "file.py", "real")

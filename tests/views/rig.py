@@ -118,9 +118,11 @@ class View:
         return await self.frame.wait_for_selector(selector, timeout=1000 * seconds)
 
     async def until(self, condition: Callable[[], Awaitable[bool]], seconds: float = DEADLINE) -> None:
+        pause = 0.05
         async with asyncio.timeout(seconds):
-            while not await condition():  # noqa: ASYNC110  # the browser has no event for it
-                await asyncio.sleep(0.05)
+            while not await condition():  # the browser has no event for it
+                await asyncio.sleep(pause)
+                pause = min(1.3 * pause, 0.5)  # to ask costs a busy browser more than what it waits for
 
     async def shows(self, text: str) -> None:
         """Wait until this text is seen."""
