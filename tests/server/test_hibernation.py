@@ -16,6 +16,7 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult
 
+from kernelmcp.files.home import RECORD_FILES
 from kernelmcp.sessions.hibernation.envelope import key_of, seal, unseal
 
 from ..prepared_home import prepared_home
@@ -122,6 +123,25 @@ async def test_a_server_that_is_killed_after_the_save_loses_nothing(connect: Con
     async with connect() as client:
         found = await run(client, "x", session_id="s")
         assert (found["result"], found["state_lost"]) == ("1", False)
+
+
+@pytest.mark.parametrize("stops", [1, 2])
+async def test_a_server_that_is_killed_between_the_state_and_its_record_loses_nothing(
+    connect: Connect, tmp_path: Path, stops: int
+) -> None:
+    async with killed(connect) as client:
+        for number in range(stops):
+            await run(client, f"x = {number}", session_id="s")
+            [folder] = (tmp_path / "home" / "sessions").iterdir()
+            records = {folder / name: (folder / name).read_bytes() for name in RECORD_FILES}
+            await client.call_tool("stop_session", {"session_id": "s"})
+    for file, content in records.items():
+        file.write_bytes(content)
+    async with connect() as client:
+        found = await run(client, "x += 10; x", session_id="s")
+        assert (found["result"], found["state_lost"]) == (str(stops + 9), False)
+        await client.call_tool("stop_session", {"session_id": "s"})
+        assert (await run(client, "x", session_id="s"))["result"] == str(stops + 9)
 
 
 async def test_an_older_state_never_comes_back(connect: Connect, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from kernelmcp.atomic import sweep_drafts
 from kernelmcp.errors import KernelDied, KernelStartFailed
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.output.sanitize import as_dict
-from kernelmcp.sessions.hibernation.envelope import Envelope, StateRefused, key_of
+from kernelmcp.sessions.hibernation.envelope import Envelope, StateRefused, key_of, number_in
 from kernelmcp.sessions.hibernation.state_files import (
     MOVE_SECONDS,
     STATE_FILE,
@@ -66,8 +66,20 @@ class SavedVariables:
         self._failed_restores = 0
         sweep_drafts(self.file)  # of a server that was killed within a save
         record.has_state = record.has_state and self.file.exists()  # otherwise something has run since
-        if not self.exist:
+        if (number := self._newer()) is not None:
+            record.last_number = number
+            self.note(number)
+        elif not self.exist:
             self._delete()
+
+    def _newer(self) -> int | None:
+        """The number of a state that the record does not name yet, because the server was killed in between. Had an
+        execution begun since, it would have deleted the file."""
+        try:
+            number = number_in(self.file)
+        except (StateRefused, OSError):
+            return None
+        return number if number > self._record.last_number else None
 
     @property
     def exist(self) -> bool:
