@@ -42,6 +42,8 @@ FORMAT_FILE = "version"
 SANDBOX_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
 # A session's record and its copy.
 RECORD_FILES = ("session.json", "session.copy.json")
+# In the directory of a session or a server: whoever has it locked owns the directory.
+LOCK_FILE = "lock"
 
 
 class SandboxDirectory:
@@ -306,7 +308,7 @@ def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | 
     home = Home(root, runtime, guest_uid)
     with ExitStack() as stack:
         stack.callback(home.delete_runtime)
-        for file in (runtime / "lock", home.owner_lock):
+        for file in (runtime / LOCK_FILE, home.owner_lock):
             stack.enter_context(_held(file))
         _sweep_runtime(runtime_root, runtime)
         yield home
@@ -369,7 +371,7 @@ def _is_dead(lock_file: Path) -> bool:
 
 def _sweep_runtime(root: Path, own: Path) -> None:
     for directory in root.iterdir():
-        if directory != own and (directory / "lock").exists() and _is_dead(directory / "lock"):
+        if directory != own and (directory / LOCK_FILE).exists() and _is_dead(directory / LOCK_FILE):
             shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -416,7 +418,7 @@ def lock_session(directory: Path, session_id: str, *, make: bool = True) -> Lock
     try:
         if make:
             directory.mkdir(mode=0o700, exist_ok=True)
-        lock = Lock(directory / "lock")
+        lock = Lock(directory / LOCK_FILE)
     except (IsADirectoryError, FileExistsError) as exc:
         raise SessionDamaged(
             f"session {session_id!r} cannot be locked: {exc.filename} is not a regular file or directory",

@@ -5,6 +5,7 @@ server holds, else a new one. The lock on a session's directory decides between 
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,6 +29,14 @@ MAX_LOOKED_AT = 1_000
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class Note:
+    """What the first result says of a continued session; and if its call brings the variables back."""
+
+    text: str = ""
+    without_loss: str = ""
+
+
 class DefaultSession:
     """The default session of one server process. All methods run in the event loop."""
 
@@ -36,7 +45,8 @@ class DefaultSession:
         self._keep_days = settings.config.sessions.keep_days
         self._folder = folder if settings.config.sessions.continue_default else None
         self._handle: str | None = None
-        self._note = ""
+        self._note = Note()
+        self._continued: Session | None = None
 
     def caller(self, client: str) -> Caller:
         """The caller for a client of this name."""
@@ -48,8 +58,10 @@ class DefaultSession:
         for other sessions. None: the result names no session."""
         if session_id not in (None, self._handle):
             return ""
-        note, self._note = self._note, ""
-        return note
+        note, self._note = self._note, Note()
+        session, self._continued = self._continued, None
+        is_back = session is not None and session.queue.binding.has_gone_back
+        return note.without_loss if is_back else note.text
 
     def _find(self, origin: Origin | None) -> str:
         if self._handle is None:
@@ -62,6 +74,7 @@ class DefaultSession:
     def _continue(self, origin: Origin) -> Session | None:
         for record in self._candidates(origin):
             before = record.last_used_at
+            is_known = self._registry.find_open(LOCAL, record.session_id) is not None
             try:
                 session = self._registry.open_stored(record)
             except (ServerError, OSError) as exc:  # another server has it or has deleted it, or it is damaged
@@ -72,8 +85,10 @@ class DefaultSession:
             except SessionDamaged as exc:
                 self._note = _passed_over(record.session_id, exc)
                 continue
-            self._note = _describe(session, before)
-            session.record.loss_is_said = session.record.has_run and not session.queue.binding.saved.exist
+            if not is_known:  # otherwise the client has named it, and calls that named it tell of losses
+                is_lost = session.queue.binding.is_lost
+                self._note = Note(_describe(session, before, is_lost), _describe(session, before, is_lost=False))
+                self._continued, session.record.loss_is_said = session, is_lost
             return session
         return None
 
@@ -90,23 +105,23 @@ class DefaultSession:
                 yield record
 
 
-def _passed_over(name: str, error: SessionDamaged) -> str:
-    return f"[Your earlier session {name} is not continued: {error.message}. This is another one.]"
+def _passed_over(name: str, error: SessionDamaged) -> Note:
+    text = f"[Your earlier session {name} is not continued: {error.message}. This is another one.]"
+    return Note(text, text)
 
 
-def _describe(session: Session, last_used_at: str) -> str:
+def _describe(session: Session, last_used_at: str, is_lost: bool) -> str:
     """Describe the session: its name, age, losses and workspace. Empty if it had no content."""
     names = _names(session.files.workspace)
     saved = session.queue.binding.saved.exist
-    lost = session.record.has_run and not saved
     broken = session.log.stopped
-    if not names and not lost and not saved and not broken:
+    if not names and not is_lost and not saved and not broken:
         return ""
     age = age_of(last_used_at)
     why = f" ({'; '.join(session.record.why_lost)})" if session.record.why_lost else ""
     parts = [
         f"This continues your session {session.id}, last used {age} ago in an earlier server process.",
-        f"Its variables and imports are lost{why}.{_to_go_back_to(session)}" if lost else "",
+        f"Its variables and imports are lost{why}.{_to_go_back_to(session)}" if is_lost else "",
         "Its variables are saved, and a cell brings them back." if saved else "",
         f"Interrupted with that process: execution {_listed(broken)}; get_execution has the output." if broken else "",
         f"In its workspace: {_listed(names)}." if names else "Its workspace is empty.",

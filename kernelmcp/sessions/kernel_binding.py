@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 import anyio
 import anyio.abc
+import structlog
 
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.config.settings import Settings
@@ -36,6 +37,8 @@ from kernelmcp.sessions.installed_packages import Package, in_image, restore, wi
 from kernelmcp.sessions.life import Event, Life, State
 from kernelmcp.sessions.storage.record import Checkpoint, Record
 from kernelmcp.sessions.storage.session_files import SessionFiles
+
+log = structlog.get_logger(__name__)
 
 # Time that a stop waits for the killed kernel to exit. Only tidiness: nothing depends on it.
 STOP_SECONDS = 5.0
@@ -94,6 +97,8 @@ class KernelBinding:
         in the next guest does not report it again."""
         self.went_back_to: str | None = None
         """The name of the checkpoint that the kernel began with, if the session went back to it."""
+        self.has_gone_back = False
+        """It has gone back to a checkpoint in this server."""
         self._packages_missing = False
         """The kernel is fresh: the session's packages are not installed in it yet."""
 
@@ -102,6 +107,11 @@ class KernelBinding:
         """The live kernel, if any."""
         bound = self._bound
         return bound.kernel if bound is not None and not bound.kernel.ended.is_set() else None
+
+    @property
+    def is_lost(self) -> bool:
+        """True if it had variables, which are lost, and no execution has reported it."""
+        return self._variables == "lost"
 
     @property
     def newest_checkpoint(self) -> tuple[str, str] | None:
@@ -201,6 +211,7 @@ class KernelBinding:
                 if found.lost or not is_wanted():
                     raise StateNotLoaded(found.missing or ["the cell that asked for it has ended"])
                 self._record_replaced(state, packages, checkpoint, fresh)
+                self.has_gone_back = True
             except BaseException:
                 fresh.kernel.kill()
                 self.files.delete_soon(fresh.sandbox, fresh.kernel)
@@ -215,6 +226,8 @@ class KernelBinding:
                     old.fail("the session went back to a checkpoint")
                 self.saved.forget()
                 self._variables, self._beginning = "none" if state.number is None else "present", Beginning()
+                if checkpoint is not None:
+                    self._take(state)
                 self._bind(fresh, went_back_to=checkpoint.name if checkpoint is not None else None)
             return found
 
@@ -263,6 +276,14 @@ class KernelBinding:
                 self._is_taken = self.saved.exist
             return state, copied
 
+    def _take(self, state: SavedState) -> None:
+        """Have the checkpoint that it went back to as its saved variables: a kill of the server costs nothing."""
+        try:
+            self.saved.take(state)
+            self.files.save_record()
+        except OSError as exc:
+            log.warning("a checkpoint's variables are not the saved ones", error=str(exc))
+
     @property
     def _is_untouched(self) -> bool:
         """True if the saved variables came back, and nothing has run since. What was saved from this kernel may be
@@ -283,7 +304,8 @@ class KernelBinding:
         who was told of a copy would miss them in it."""
         if self._variables == "none" or (self._variables == "lost" and self._record.loss_is_said):
             return None
-        if self._variables == "lost" or (kernel := self.kernel) is None:
+        is_lost = self._variables == "lost" or (self._beginning.lost and not self._beginning.is_said)
+        if is_lost or (kernel := self.kernel) is None:
             raise StateNotSaved(["they are lost", *(self._beginning.missing or self._record.why_lost)])
         return kernel
 
@@ -404,7 +426,8 @@ class KernelBinding:
             self.began_as_checkpointed = self.is_as_checkpointed
         self._note_run()
         if self._variables == "lost":  # which the next execution reports
-            self._beginning = Beginning(lost=True, missing=self._beginning.missing or why)
+            is_said, self._record.loss_is_said = self._record.loss_is_said, False
+            self._beginning = Beginning(lost=True, missing=self._beginning.missing or why, is_said=is_said)
         self._variables = "present"
 
     async def restore_packages(self, kernel: Kernel) -> str | None:

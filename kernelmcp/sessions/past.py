@@ -26,7 +26,7 @@ from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import check_name
 from kernelmcp.sessions.hibernation.automatic import AutomaticCheckpoints
-from kernelmcp.sessions.hibernation.checkpoints import MAX_LISTED, Checkpoints
+from kernelmcp.sessions.hibernation.checkpoints import Checkpoints, listed
 from kernelmcp.sessions.hibernation.envelope import StateRefused, key_of
 from kernelmcp.sessions.hibernation.saved_variables import Beginning
 from kernelmcp.sessions.hibernation.state_files import STATE_FILE, SavedState, StateNotLoaded, StateNotSaved, draft_of
@@ -161,10 +161,12 @@ class Past:
         return await background.complete(self._tasks, lambda: self._go_back(name))
 
     async def _go_back(self, name: str | None) -> tuple[Checkpoint, Beginning]:
-        async with self._idle_turn():
-            found = self.find(name)
-            beginning = await self._become(self, found)
-        return found, beginning
+        try:
+            async with self._idle_turn():
+                found = self.find(name)
+                return found, await self._become(self, found)
+        finally:
+            self._queue.binding.give_up_start()
 
     def find(self, name: str | None) -> Checkpoint:
         """The checkpoint that `go_back` goes to. Raises `InvalidArgument`."""
@@ -201,6 +203,7 @@ class Past:
 
     async def _leave_for(self, checkpoint: Checkpoint, kernel: Kernel, execution: Execution) -> None:
         async def leave(beginning: Beginning) -> None:
+            execution.lost_before = False
             kernel.answer_past(told_restored(checkpoint, beginning, self._record), is_ok=True, is_left=True)
             with anyio.move_on_after(LEAVE_SECONDS):
                 await execution.done.wait()
@@ -276,13 +279,17 @@ class Past:
     async def _idle_turn(self) -> AsyncIterator[None]:
         """The same, and nothing runs. Raises `SessionNotFound`, and `InvalidArgument` if something runs."""
         async with self._turn():
-            if not self._owner.is_idle:
-                raise InvalidArgument(
-                    f"something is running in session {self._record.session_id!r}",
-                    "Wait for it (get_execution), or end it with cancel_execution.",
-                    session_id=self._record.session_id,
-                )
+            self.check_idle()
             yield
+
+    def check_idle(self) -> None:
+        """Raises `InvalidArgument` if something runs."""
+        if not self._owner.is_idle:
+            raise InvalidArgument(
+                f"something is running in session {self._record.session_id!r}",
+                "Wait for it (get_execution), or end it with cancel_execution.",
+                session_id=self._record.session_id,
+            )
 
     @contextmanager
     def storing(self) -> Iterator[None]:
@@ -337,12 +344,11 @@ def told_checkpoint(made: Checkpoint, kept: int) -> str:
 def told_restored(found: Checkpoint, beginning: Beginning, record: Record) -> str:
     """What whoever went back reads."""
     what = "Variables and files are" if found.number is not None else "Files are"
-    gone = "" if found.number is not None else " There are no variables: it was made before the first cell."
+    gone = "" if found.number is not None else " There are no variables in it."
     when = datetime.fromisoformat(found.created_at).strftime("%Y-%m-%d %H:%M:%S %Z")
     line = {each.folder for each in record.line}
     left = [each for each in record.checkpoints if each.folder not in line and each.created_at > found.created_at]
-    later = [each.name for each in left][-MAX_LISTED:]
-    kept = f" Later ones are kept: {', '.join(later)}." if later else ""
+    kept = f" Later ones are kept: {listed([each.name for each in left])}." if left else ""
     return f"{what} as they were at checkpoint {found.name}, {when}.{gone}{told_missing(beginning)}{kept}"
 
 

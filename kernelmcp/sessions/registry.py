@@ -127,19 +127,22 @@ class Registry:
         if checkpoint is not None:
             source.past.checkpoints.find(checkpoint, argument="from_checkpoint")
         await self._disk.check_room(caller.principal)
-        while (longest_idle := self._crowded_out(caller, spared=source)) is not None:
-            if longest_idle is not source:
-                await self._make_room(longest_idle)
-                continue
-            with source.past.storing():
-                await self._make_room(source, must_save=True)
-        while (ending := self._sessions.get((caller.principal, handle))) is not None and ending.life.is_ending:
-            await asyncio.shield(ending.deleted)
-        # No await from here on, as in `find_or_create`.
-        if ending is not None or self.stored.record(caller, handle) is not None:
-            raise InvalidArgument(
-                f"there is a session {handle!r} already", "A fork is a new session: use another session_id, or omit it."
-            )
+        while True:
+            while (ending := self._sessions.get((caller.principal, handle))) is not None and ending.life.is_ending:
+                await asyncio.shield(ending.deleted)
+            # No await from here on, as in `find_or_create`.
+            if ending is not None or self.stored.record(caller, handle) is not None:
+                raise InvalidArgument(
+                    f"there is a session {handle!r} already",
+                    "A fork is a new session: use another session_id, or omit it.",
+                )
+            if checkpoint is None:
+                source.past.check_idle()
+            if (longest_idle := self._crowded_out(caller, spared=source)) is None:
+                break
+            must_save = longest_idle is source or self._settings.config.sessions.hibernate
+            with longest_idle.past.storing():
+                await self._make_room(longest_idle, must_save=must_save)
         record = Record(
             session_id=handle,
             principal=caller.principal,
@@ -166,10 +169,7 @@ class Registry:
             await self._make_room(longest_idle)
         if not _has_kernel(session):
             session.life.note(Event.KERNEL_WANTED)
-        try:
-            return await session.past.go_back(name)
-        finally:
-            session.queue.binding.give_up_start()
+        return await session.past.go_back(name)
 
     def open_stored(self, record: Record) -> Session:
         """Open a session from disk. Raises `ServerError`, such as when another server has it, and OSError."""

@@ -243,6 +243,7 @@ class ExecutionTools:
         else:
             session = self._registry.get(caller, session_id)
             session_id, execution = session.id, session.queue.first
+        was_over = execution is None or execution.done.is_set()
         cancelled = session is not None and execution is not None and session.queue.interrupt(execution)
         if execution is not None:
             with anyio.move_on_after(self._settings.config.kernels.interrupt_grace_seconds + CANCEL_MARGIN_SECONDS):
@@ -254,8 +255,13 @@ class ExecutionTools:
             "cancelled": cancelled and not complete,
             "status": execution.status if execution else None,
         }
-        text = "Cancelled." if cancelled else "Nothing was running."
-        return structured_result(result, "It was complete before the cancel reached it." if complete else text)
+        if execution is None or was_over:
+            text = "Nothing was running."
+        elif not execution.done.is_set() and not cancelled:
+            text = "It cannot be cancelled while it makes a checkpoint or goes back to one."
+        else:
+            text = "Cancelled." if result["cancelled"] else "It was complete before the cancel reached it."
+        return structured_result(result, text)
 
     def _about_volumes(self) -> str:
         """For clients that do not pass the server's instructions on."""

@@ -21,7 +21,7 @@ from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, MAKES, READ_ONLY, Ctx, SameSession, SessionLanguage
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import Caller, mint_handle
-from kernelmcp.sessions.hibernation.checkpoints import MAX_LISTED
+from kernelmcp.sessions.hibernation.checkpoints import listed
 from kernelmcp.sessions.past import told_checkpoint, told_missing, told_restored
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.replay import Replay
@@ -100,7 +100,8 @@ class SessionTools:
         self, caller: Caller, from_session: str, checkpoint: str | None, handle: str | None, flavor: Flavor | None
     ) -> CallToolResult:
         source = self._registry.get(caller, from_session)
-        session, beginning = await self._registry.fork(caller, source, checkpoint, handle or mint_handle(), flavor)
+        handle = mint_handle() if handle is None else handle
+        session, beginning = await self._registry.fork(caller, source, checkpoint, handle, flavor)
         result: schemas.CreateSessionResult = {
             "session_id": session.id,
             "language": session.record.language,
@@ -169,7 +170,7 @@ class SessionTools:
         lines = [
             f"{info['session_id']}: {info['state']}, {info['language']}, {info['flavor']}, {info['execution_count']:,} "
             f"executions, {info['workspace_bytes']:,} bytes of files, last used {info['last_used_at'][:16]} UTC"
-            + _checkpoints(info["checkpoints"])
+            + _checkpoints(info["checkpoints"], all_of_them=session_id is not None)
             for info in found["sessions"]
         ]
         if found["next_cursor"] is not None:
@@ -239,9 +240,9 @@ class SessionTools:
         ]
 
 
-def _checkpoints(made: list[schemas.CheckpointInfo]) -> str:
-    names = ", ".join(one["name"] for one in made[-MAX_LISTED:])
-    return f", checkpoints {names}" if made else ""
+def _checkpoints(made: list[schemas.CheckpointInfo], *, all_of_them: bool) -> str:
+    names = [one["name"] for one in made]
+    return f", checkpoints {', '.join(names) if all_of_them else listed(names)}" if made else ""
 
 
 def _described(runtime: schemas.RuntimeInfo) -> tuple[str | None, ...]:

@@ -18,8 +18,9 @@ from kernelmcp.sessions.hibernation.state_files import StateNotLoaded
 from kernelmcp.sessions.installed_packages import Package
 from kernelmcp.sessions.storage.record import CHECKPOINTS, Checkpoint, Record
 
-# Names in an error.
+# Names in a text, and characters of a name that there is not.
 MAX_LISTED = 10
+MAX_SHOWN_CHARS = 100
 PACKAGES_FILE = "packages.json"
 _PACKAGES = TypeAdapter(list[Package])
 
@@ -37,21 +38,22 @@ class Checkpoints:
         """The checkpoint with this name. Without a name, of those that the session has come through: the newest one
         that somebody asked for, or else the newest; from that one it goes on to the one before, if it `is_unchanged`
         since. Raises `InvalidArgument`."""
-        listed, line = self._record.checkpoints, self._record.line
+        all_of_them, line = self._record.checkpoints, self._record.line
         if name is not None:
-            found = [each for each in listed if each.name == name]
+            found = [each for each in all_of_them if each.name == name]
         else:
             asked_for = [each for each in line if not each.is_automatic]
             found = asked_for or line[1 if is_unchanged else 0 :]
         if found:
             return found[0]
-        names = ", ".join(each.name for each in listed[-MAX_LISTED:])
+        names = listed([each.name for each in all_of_them])
         what, advice = "no checkpoint", "Make one with checkpoint_session."
-        if listed and name is None:
-            advice = f"It has {names}" + (", which is as it is now." if len(listed) == 1 else ": pass the name of one.")
+        if all_of_them and name is None:
+            is_only = len(all_of_them) == 1
+            advice = f"It has {names}" + (", which is as it is now." if is_only else ": pass the name of one.")
             what = "no checkpoint from before its last cell"
-        elif listed:
-            what, advice = f"no checkpoint {name!r}", f"It has {names}."
+        elif all_of_them:
+            what, advice = f"no checkpoint {name!r:.{MAX_SHOWN_CHARS}}", f"It has {names}."
         raise InvalidArgument(f"session {self._record.session_id!r} has {what}", advice, argument=argument)
 
     def folder(self, checkpoint: Checkpoint) -> Path:
@@ -134,6 +136,13 @@ class Checkpoints:
         with suppress(OSError):
             return [folder for folder in self._directory.iterdir() if folder.name not in listed]
         return []
+
+
+def listed(names: list[str]) -> str:
+    """The last of them, and how many more there are."""
+    more = len(names) - MAX_LISTED
+    shown = ", ".join(names[-MAX_LISTED:])
+    return f"{shown} and {more} earlier (get_sessions(session_id=...) has all)" if more > 0 else shown
 
 
 def gone_back_from(record: Record, checkpoint: Checkpoint) -> list[Checkpoint]:

@@ -51,6 +51,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     principal: str
     number: int
     """Counts the states of a session. Only the newest one is loaded."""
+    base_number: int | None = None
+    """If it is the changes of another state: that one's number."""
     saved_at: str
     flavor: str
     size: int
@@ -131,11 +133,11 @@ def unseal(file: Path, key: bytes) -> Envelope:
     return found
 
 
-def number_in(file: Path) -> int:
-    """The number in the envelope of a state, whose code is not checked. Raises StateRefused, OSError."""
+def read_envelope(file: Path) -> Envelope:
+    """The envelope of a state, whose code is not checked. Raises StateRefused, OSError."""
     with file.open("rb") as stream:
         text, _ = _split(stream, os.fstat(stream.fileno()).st_size)
-    return _decode(text, Envelope).number
+    return _decode(text, Envelope)
 
 
 def _decode(text: bytes, type_: type[Text]) -> Text:

@@ -17,7 +17,7 @@ from kernelmcp.atomic import sweep_drafts
 from kernelmcp.errors import KernelDied, KernelStartFailed
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.output.sanitize import as_dict
-from kernelmcp.sessions.hibernation.envelope import Envelope, StateRefused, key_of, number_in
+from kernelmcp.sessions.hibernation.envelope import Envelope, StateRefused, key_of, read_envelope
 from kernelmcp.sessions.hibernation.state_files import (
     MOVE_SECONDS,
     STATE_FILE,
@@ -66,20 +66,20 @@ class SavedVariables:
         self._failed_restores = 0
         sweep_drafts(self.file)  # of a server that was killed within a save
         record.has_state = record.has_state and self.file.exists()  # otherwise something has run since
-        if (number := self._newer()) is not None:
-            record.last_number = number
-            self.note(number)
+        if (newer := self._newer()) is not None:
+            record.last_number = newer.number
+            self.note(newer.number, newer.base_number)
         elif not self.exist:
             self._delete()
 
-    def _newer(self) -> int | None:
-        """The number of a state that the record does not name yet, because the server was killed in between. Had an
-        execution begun since, it would have deleted the file."""
+    def _newer(self) -> Envelope | None:
+        """The envelope of a state that the record does not name yet, because the server was killed in between. Had an
+        execution begun since, it would have deleted the file. Whoever loads the state checks the envelope."""
         try:
-            number = number_in(self.file)
+            found = read_envelope(self.file)
         except (StateRefused, OSError):
             return None
-        return number if number > self._record.last_number else None
+        return found if found.number > self._record.last_number else None
 
     @property
     def exist(self) -> bool:
@@ -111,12 +111,15 @@ class SavedVariables:
 
     @property
     def state(self) -> SavedState:
-        return SavedState(self.file, self._record, self._record.state_number, self._record.state_base)
+        record = self._record
+        return SavedState(
+            self.file, record, record.state_number, record.state_base, is_elsewhere=record.state_is_elsewhere
+        )
 
-    def note(self, number: int, base_number: int | None = None) -> None:
+    def note(self, number: int, base_number: int | None = None, *, is_elsewhere: bool = False) -> None:
         """Note that the file has the session's newest state, with this number. The caller writes the record."""
         record = self._record
-        record.state_number, record.state_base = number, base_number
+        record.state_number, record.state_base, record.state_is_elsewhere = number, base_number, is_elsewhere
         record.has_state, record.why_lost = True, []
 
     def take(self, state: SavedState) -> None:
@@ -124,7 +127,7 @@ class SavedVariables:
         if self._enabled and state.number is not None:
             self.forget()
             state.link(self.file)
-            self.note(state.number, state.base_number)
+            self.note(state.number, state.base_number, is_elsewhere=state.is_elsewhere)
 
     async def restore(self, kernel: Kernel) -> Beginning:
         """Put the saved variables into a fresh kernel; the caller has moved the files there.

@@ -103,13 +103,21 @@ def base_of(file: Path) -> Path:
 
 
 async def save_state(
-    kernel: Kernel, home: Path, file: Path, record: Record, max_bytes: int, how: dict[str, Any]
+    kernel: Kernel,
+    home: Path,
+    file: Path,
+    record: Record,
+    max_bytes: int,
+    how: dict[str, Any],
+    base_number: int | None = None,
 ) -> tuple[Envelope, str | None]:
     """Save the variables of an idle kernel to a new file, as the next state of a session; `how`: as `Kernel.save_state`
-    has it. Returns the id, too, if it can be a base. Raises `StateNotSaved`."""
+    has it, with `base_number` if only the changes of that state. Returns the id, too, if it can be a base. Raises
+    `StateNotSaved`."""
     draft = draft_of(file)
     try:
         found, given = await save_unsealed(kernel, draft, record, max_bytes, how)
+        found = msgspec.structs.replace(found, base_number=base_number)
         await anyio.to_thread.run_sync(_keep, draft, file, found, home)
     except OSError as exc:
         raise _not_saved(exc) from exc

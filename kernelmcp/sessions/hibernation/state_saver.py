@@ -53,7 +53,8 @@ class StateSaver:
         return SavedState(file, self._record, found.number)
 
     async def _save_changes(self, kernel: Kernel, file: Path, max_bytes: int, base: _Base) -> SavedState:
-        found, _ = await save_state(kernel, self._home, file, self._record, max_bytes, {**WITH_FILES, "since": base.id})
+        how = {**WITH_FILES, "since": base.id}
+        found, _ = await save_state(kernel, self._home, file, self._record, max_bytes, how, base.number)
         os.link(base.file, base_of(file))
         most = max(FEW_BYTES, base.size * MOST_OF_A_BASE)
         is_near = found.size < most and found.number < base.number + MOST_CHANGES

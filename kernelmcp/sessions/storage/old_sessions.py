@@ -9,6 +9,7 @@ longer too old, and deleted after it was seen there on `TRASH_DATES` dates: a cl
 import json
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import structlog
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError
-from kernelmcp.files.home import Home, lock_session
+from kernelmcp.files.home import LOCK_FILE, Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.sessions.storage.disk_use import CHECK_SECONDS, DiskUse
 from kernelmcp.sessions.storage.record import Record, read_record
@@ -68,6 +69,16 @@ class OldSessions:
                 if await anyio.to_thread.run_sync(self._take, directory, last_used_at, self._trash):
                     self._disk.forget(directory)
         await anyio.to_thread.run_sync(self.sweep_trash)
+        await anyio.to_thread.run_sync(self._sweep_locks)
+
+    def _sweep_locks(self) -> None:
+        """Delete directories with nothing but a lock, from servers that were killed while they made a session."""
+        for directory in self._home.sessions.iterdir():
+            if not directory.is_dir() or {each.name for each in directory.iterdir()} != {LOCK_FILE}:
+                continue
+            with suppress(ServerError, OSError), closing(lock_session(directory, directory.name, make=False)):
+                (directory / LOCK_FILE).unlink()
+                directory.rmdir()
 
     def sweep_trash(self) -> None:
         """Restore or delete the sessions in the trash. Blocking."""

@@ -83,6 +83,8 @@ class Record(BaseModel):
     """The number of the newest state of its variables that was saved (sessions/hibernation/)."""
     state_base: int | None = None
     """If it is the changes of another state: that one's number."""
+    state_is_elsewhere: bool = False
+    """It is a checkpoint's: the session may go on from there another time, with other random numbers."""
     last_number: int = Field(default_factory=lambda data: data.get("state_number", 0))
     """The highest number of its states, checkpoints included."""
     has_state: bool = False
