@@ -140,9 +140,7 @@ class Registry:
                 source.past.check_idle()
             if (longest_idle := self._crowded_out(caller, spared=source)) is None:
                 break
-            must_save = longest_idle is source or self._settings.config.sessions.hibernate
-            with longest_idle.past.storing():
-                await self._make_room(longest_idle, must_save=must_save)
+            await self._make_room_for_fork(caller, source, longest_idle)
         record = Record(
             session_id=handle,
             principal=caller.principal,
@@ -242,6 +240,21 @@ class Registry:
     async def _make_room(self, longest_idle: Session, *, must_save: bool = False) -> None:
         log.info("stopping the longest idle session to make room", session=longest_idle.id)
         await longest_idle.stop_if_idle(must_end=True, must_save=must_save)
+
+    async def _make_room_for_fork(self, caller: Caller, source: Session, longest_idle: Session) -> None:
+        """It fails if the variables of that session cannot be saved: a fork is not worth them. Raises
+        `InvalidArgument`, `StorageFailed`, `ResourceLimitExceeded`."""
+        must_save = longest_idle is source or self._settings.config.sessions.hibernate
+        try:
+            with longest_idle.past.storing():
+                await self._make_room(longest_idle, must_save=must_save)
+        except (InvalidArgument, StorageFailed) as exc:
+            if longest_idle.principal == caller.principal:
+                raise
+            raise ResourceLimitExceeded(  # of another principal's session nothing is said
+                "the server has no room for another running session now",
+                "Try again later, or end one of yours with stop_session.",
+            ) from exc
 
     async def _check_room(self, caller: Caller, handle: str) -> None:
         """Raises `ResourceLimitExceeded` if the session is new and the caller's disk space is used up."""

@@ -14,6 +14,7 @@ from mcp import Client
 
 from kernelmcp.files.home import LOCK_FILE, RECORD_FILES
 
+from .http_support import serving
 from .support import DEADLINE, Connect, kernel_pids
 from .test_checkpoints import call, finished, folders, listed, lose_variables, refused, until_listed
 from .test_continuing import fields, killed, text
@@ -240,3 +241,18 @@ async def test_what_a_server_left_that_was_killed_while_it_made_a_session_is_del
         while left.exists():  # noqa: ASYNC110  # the first look at the disk is some seconds after the start
             await asyncio.sleep(0.1)
         assert sorted(each.name for each in left.parent.iterdir()) == ["s", "t"]
+
+
+async def test_a_fork_learns_nothing_of_the_session_of_another_principal_that_it_would_need_the_place_of(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tokens.toml").write_text('alice = "alice-0123456789"\nbob = "bob-0123456789"\n')
+    settings = {"AUTH__TOKENS_FILE": str(tmp_path / "tokens.toml"), "SESSIONS__MAX_SESSIONS": "2"}
+    with serving(tmp_path, **settings) as server:
+        async with server.client("alice-0123456789") as alice, server.client("bob-0123456789") as bob:
+            await run(alice, UNSAVABLE, session_id="hidden")
+            await run(bob, "1", session_id="s")
+            told = await refused(bob, "create_session", from_session="s")
+            assert "no room for another running session" in told
+            assert "hidden" not in told
+            assert (await run(alice, "x", session_id="hidden"))["state_lost"] is False
