@@ -31,10 +31,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Note:
-    """What the first result says of a continued session; and if its call brings the variables back."""
+    """What the first result says of a continued session; and what, if its call has brought the variables back."""
 
     text: str = ""
-    without_loss: str = ""
+    if_back: str = ""
 
 
 class DefaultSession:
@@ -60,8 +60,7 @@ class DefaultSession:
             return ""
         note, self._note = self._note, Note()
         session, self._continued = self._continued, None
-        is_back = session is not None and session.queue.binding.has_gone_back
-        return note.without_loss if is_back else note.text
+        return note.if_back if session is not None and session.queue.binding.are_back else note.text
 
     def _find(self, origin: Origin | None) -> str:
         if self._handle is None:
@@ -86,9 +85,8 @@ class DefaultSession:
                 self._note = _passed_over(record.session_id, exc)
                 continue
             if not is_known:  # otherwise the client has named it, and calls that named it tell of losses
-                is_lost = session.queue.binding.is_lost
-                self._note = Note(_describe(session, before, is_lost), _describe(session, before, is_lost=False))
-                self._continued, session.record.loss_is_said = session, is_lost
+                self._note = _note_on(session, before)
+                self._continued, session.record.loss_is_said = session, session.queue.binding.is_lost
             return session
         return None
 
@@ -110,24 +108,34 @@ def _passed_over(name: str, error: SessionDamaged) -> Note:
     return Note(text, text)
 
 
-def _describe(session: Session, last_used_at: str, is_lost: bool) -> str:
+def _note_on(session: Session, last_used_at: str) -> Note:
     """Describe the session: its name, age, losses and workspace. Empty if it had no content."""
     names = _names(session.files.workspace)
-    saved = session.queue.binding.saved.exist
     broken = session.log.stopped
-    if not names and not is_lost and not saved and not broken:
-        return ""
-    age = age_of(last_used_at)
-    why = f" ({'; '.join(session.record.why_lost)})" if session.record.why_lost else ""
-    parts = [
-        f"This continues your session {session.id}, last used {age} ago in an earlier server process.",
-        f"Its variables and imports are lost{why}.{_to_go_back_to(session)}" if is_lost else "",
-        "Its variables are saved, and a cell brings them back." if saved else "",
+    variables = _of_variables(session)
+    if not names and not variables and not broken:
+        return Note()
+    begin = (
+        f"This continues your session {session.id}, last used {age_of(last_used_at)} ago in an earlier server process."
+    )
+    rest = [
         f"Interrupted with that process: execution {_listed(broken)}; get_execution has the output." if broken else "",
         f"In its workspace: {_listed(names)}." if names else "Its workspace is empty.",
         "reset_workspace starts afresh.",
     ]
-    return f"[{' '.join(filter(None, parts))}]"
+    return Note(_joined(begin, variables, *rest), _joined(begin, *rest))
+
+
+def _of_variables(session: Session) -> str:
+    binding = session.queue.binding
+    if binding.is_lost:
+        why = f" ({'; '.join(session.record.why_lost)})" if session.record.why_lost else ""
+        return f"Its variables and imports are lost{why}.{_to_go_back_to(session)}"
+    return "Its variables are saved, and a cell brings them back." if binding.saved.exist else ""
+
+
+def _joined(*sentences: str) -> str:
+    return f"[{' '.join(filter(None, sentences))}]"
 
 
 def _to_go_back_to(session: Session) -> str:

@@ -97,8 +97,8 @@ class KernelBinding:
         in the next guest does not report it again."""
         self.went_back_to: str | None = None
         """The name of the checkpoint that the kernel began with, if the session went back to it."""
-        self.has_gone_back = False
-        """It has gone back to a checkpoint in this server."""
+        self.are_back = False
+        """Its variables have come back in this server: saved ones, or those of a checkpoint."""
         self._packages_missing = False
         """The kernel is fresh: the session's packages are not installed in it yet."""
 
@@ -211,7 +211,7 @@ class KernelBinding:
                 if found.lost or not is_wanted():
                     raise StateNotLoaded(found.missing or ["the cell that asked for it has ended"])
                 self._record_replaced(state, packages, checkpoint, fresh)
-                self.has_gone_back = True
+                self.are_back = True
             except BaseException:
                 fresh.kernel.kill()
                 self.files.delete_soon(fresh.sandbox, fresh.kernel)
@@ -383,6 +383,7 @@ class KernelBinding:
             self._variables = "saved" if self.saved.exist else "lost"
             raise
         self._variables = "lost" if found.lost else "present"
+        self.are_back = not found.lost
         if found.lost:
             self.saved.forget()
         if not self._beginning.lost:  # otherwise an earlier loss is still to be reported

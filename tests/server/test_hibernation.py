@@ -114,6 +114,12 @@ async def test_the_note_on_a_continued_session_says_that_they_are_saved(connect:
         assert "Its variables are saved" in text(listed)
         result = await execute(client, "x")
         assert (fields(result)["result"], BACK in text(result)) == ("1", True)
+        await run(client, "x = 2")
+    async with connect() as client:
+        result = await execute(client, "x")
+        assert text(result).count(BACK) == 1
+        assert "This continues your session" in text(result)
+        assert "saved" not in text(result), "the cell has brought them back"
 
 
 async def test_a_server_that_is_killed_after_the_save_loses_nothing(connect: Connect, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ async def test_the_note_of_a_call_that_brings_variables_back_says_nothing_of_a_l
             assert fields(result)["state_lost"] is False
         else:
             result = await client.call_tool("restore_session", {"name": "good"})
+        assert "This continues your session" in text(result)
         assert "lost" not in text(result)
         assert (await run(client, "x"))["result"] == "1"
 
