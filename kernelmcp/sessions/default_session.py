@@ -139,7 +139,7 @@ def _joined(*sentences: str) -> str:
 
 
 def _to_go_back_to(session: Session) -> str:
-    if (checkpoint := session.queue.binding.newest_checkpoint) is None:
+    if (checkpoint := session.record.newest_with_variables) is None:
         return ""
     name, made_at = checkpoint
     return f" restore_session(name={name!r}) brings back variables and files as they were {age_of(made_at)} ago."

@@ -114,12 +114,6 @@ class KernelBinding:
         return self._variables == "lost"
 
     @property
-    def newest_checkpoint(self) -> tuple[str, str] | None:
-        """Name and time of the newest one of its line that has variables."""
-        found = (each for each in self._record.line if each.number is not None)
-        return next(((each.name, each.created_at) for each in found), None)
-
-    @property
     def is_as_checkpointed(self) -> bool:
         """True if it is as at the checkpoint that it came from."""
         return self._record.is_unchanged and self._variables != "lost"

@@ -78,7 +78,7 @@ class ExecutionQueue:
         self.turn = asyncio.Lock()
         """Held while an execution gets its kernel, and while the session is stopped or reset."""
         self._settings = settings
-        self._session_id = record.session_id
+        self._record = record
         self._executions = executions
         self._log = log
         self._owner = owner
@@ -178,7 +178,7 @@ class ExecutionQueue:
                 if not execution.done.is_set():
                     await self._run_one(execution)
             except Exception:
-                log.exception("execution failed", session=self._session_id)
+                log.exception("execution failed", session=self._record.session_id)
                 if not execution.done.is_set():
                     execution.finish_killed("internal error")
             finally:
@@ -190,7 +190,7 @@ class ExecutionQueue:
                 if self.life.state is State.STARTING:
                     await self.binding.bind()
         except ServerError as exc:
-            log.error("no kernel for a new session", session=self._session_id, error=exc.message, **exc.context)
+            log.error("no kernel for a new session", session=self._record.session_id, error=exc.message, **exc.context)
 
     async def _run_one(self, execution: Execution) -> None:
         """Run an execution until it, its kernel or the server ends."""
@@ -233,7 +233,7 @@ class ExecutionQueue:
             beginning = self.binding.begin()
             execution.lost_before, execution.restored_at = beginning.lost, beginning.restored_at
             execution.missing = beginning.missing
-            execution.checkpoint = self.binding.newest_checkpoint
+            execution.checkpoint = self._record.newest_with_variables
             execution.loss_is_said = beginning.is_said
             execution.persons_cells = self.persons.take_count()
             if execution.persons_cells:

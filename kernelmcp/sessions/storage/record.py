@@ -136,6 +136,12 @@ class Record(BaseModel):
             folder = each.after
         return found
 
+    @property
+    def newest_with_variables(self) -> tuple[str, str] | None:
+        """Name and time of the newest checkpoint of its line that has variables."""
+        found = (each for each in self.line if each.number is not None)
+        return next(((each.name, each.created_at) for each in found), None)
+
     def write(self, directory: Path) -> None:
         """Write the record. Raises OSError: then what is read is still the one before."""
         values = self.model_dump(mode="json")
