@@ -507,12 +507,12 @@ class KernelBinding:
         if bound is not None:
             if self._variables == "present":
                 self._variables = "saved" if self.saved.exist else "lost"
-            if reported:
-                self._variables, self._record.has_run = "none", False
             self._life.note(Event.KERNEL_ENDED)
             self.files.note_live(live=False)
             bound.kernel.kill()
             self._user.kernel_changed()
+        if reported and self._variables == "lost":
+            self._variables, self._record.has_run = "none", False
 
 
 def _set(record: Record, values: dict[str, Any]) -> None:

@@ -255,7 +255,7 @@ class ExecutionQueue:
                 execution.files_changed = await self.binding.files.find_changed(paths)
             execution.finish_with_reply(reply)
         except KernelDied as exc:
-            if self.binding.holds(kernel):
+            if self.binding.holds(kernel) or self.binding.kernel is None:  # none: the session was stopped meanwhile
                 self.binding.kill(reported=True)
             execution.finish_killed(exc.message)
         except asyncio.CancelledError:

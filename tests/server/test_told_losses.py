@@ -108,6 +108,18 @@ async def test_a_loss_that_a_note_has_told_is_not_told_again_after_a_persons_cel
         assert "gone" not in text(result)
 
 
+async def test_a_loss_that_a_stopped_cell_has_told_is_not_told_again(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, "z = 1", session_id="s")
+        running = asyncio.create_task(execute(client, "import time; time.sleep(1000)", session_id="s"))
+        while (await call(client, "get_sessions", session_id="s"))["sessions"][0]["state"] != "busy":
+            pass
+        await call(client, "stop_session", session_id="s")
+        assert fields(await running)["state_lost"] is True
+        result = await execute(client, "'z' in globals()", session_id="s")
+        assert (fields(result)["result"], fields(result)["state_lost"]) == ("False", False)
+
+
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 

@@ -74,11 +74,11 @@ class OldSessions:
     def _sweep_locks(self) -> None:
         """Delete directories with nothing but a lock, from servers that were killed while they made a session."""
         for directory in self._home.sessions.iterdir():
-            if not directory.is_dir() or {each.name for each in directory.iterdir()} != {LOCK_FILE}:
-                continue
-            with suppress(ServerError, OSError), closing(lock_session(directory, directory.name, make=False)):
-                (directory / LOCK_FILE).unlink()
-                directory.rmdir()
+            with suppress(ServerError, OSError):
+                if os.listdir(directory) == [LOCK_FILE]:
+                    with closing(lock_session(directory, directory.name, make=False)):
+                        (directory / LOCK_FILE).unlink()
+                        directory.rmdir()
 
     def sweep_trash(self) -> None:
         """Restore or delete the sessions in the trash. Blocking."""
