@@ -122,6 +122,8 @@ class Execution:
     """None if there are no other servers."""
     persons_cells: int = 0
     """Number of cells that a person ran in the session between the previous execution and this one."""
+    callers: int = 0
+    """Number of calls that wait for its end, and get its result."""
 
     def __post_init__(self) -> None:
         self.done = asyncio.Event()

@@ -255,7 +255,8 @@ class ExecutionQueue:
                 execution.files_changed = await self.binding.files.find_changed(paths)
             execution.finish_with_reply(reply)
         except KernelDied as exc:
-            if self.binding.holds(kernel) or self.binding.kernel is None:  # none: the session was stopped meanwhile
+            # None: the session was stopped meanwhile. If no call waits for this result, the next one reports the loss.
+            if self.binding.holds(kernel) or (self.binding.kernel is None and execution.callers):
                 self.binding.kill(reported=True)
             execution.finish_killed(exc.message)
         except asyncio.CancelledError:

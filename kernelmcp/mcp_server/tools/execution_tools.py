@@ -190,7 +190,11 @@ class ExecutionTools:
         questions, approvals = (execution.questions, execution.approvals) if can_ask(ctx) else (None, None)
         asked = [each.asked for each in (questions, approvals) if each is not None]
         while True:
-            await wait_for(execution, seconds, ctx, *asked)
+            execution.callers += 1
+            try:
+                await wait_for(execution, seconds, ctx, *asked)
+            finally:
+                execution.callers -= 1
             if questions is not None and questions.asked.is_set():
                 required = await ask(execution, questions, ctx)
             elif approvals is not None and approvals.asked.is_set():
