@@ -474,7 +474,7 @@ async def test_without_a_name_the_last_cell_is_undone_after_a_stop_as_well(conne
         await until_listed(client, "cell-1")
         error = await refused(client, "restore_session", session_id="s")
         assert "no checkpoint from before its last cell" in error
-        assert "It has cell-1, which is as it is now." in error
+        assert "It has cell-1, which is as it is now. reset_workspace" in error
         await run(client, "x = 2", session_id="s")
         await until_listed(client, "cell-2")
         await call(client, "stop_session", session_id="s")

@@ -50,7 +50,8 @@ class Checkpoints:
         what, advice = "no checkpoint", "Make one with checkpoint_session."
         if all_of_them and name is None:
             is_only = len(all_of_them) == 1
-            advice = f"It has {names}" + (", which is as it is now." if is_only else ": pass the name of one.")
+            advice = f"It has {names}" + (", which is as it is now" if is_only else ": pass the name of one")
+            advice += ". reset_workspace makes the session as it was before its first cell."
             what = "no checkpoint from before its last cell"
         elif all_of_them:
             what, advice = f"no checkpoint {name!r:.{MAX_SHOWN_CHARS}}", f"It has {names}."
