@@ -60,7 +60,7 @@ class DefaultSession:
             return ""
         note, self._note = self._note, Note()
         session, self._continued = self._continued, None
-        return note.if_back if session is not None and session.queue.binding.are_back else note.text
+        return note.if_back if session is not None and session.queue.binding.variables.are_back else note.text
 
     def _find(self, origin: Origin | None) -> str:
         if self._handle is None:
@@ -86,7 +86,7 @@ class DefaultSession:
                 continue
             if not is_known:  # otherwise the client has named it, and calls that named it tell of losses
                 self._note = _note_on(session, before)
-                self._continued, session.record.loss_is_said = session, session.queue.binding.is_lost
+                self._continued, session.record.loss_is_said = session, session.queue.binding.variables.are_lost
             return session
         return None
 
@@ -128,10 +128,10 @@ def _note_on(session: Session, last_used_at: str) -> Note:
 
 def _of_variables(session: Session) -> str:
     binding = session.queue.binding
-    if binding.is_lost:
+    if binding.variables.are_lost:
         why = f" ({'; '.join(session.record.why_lost)})" if session.record.why_lost else ""
         return f"Its variables and imports are lost{why}.{_to_go_back_to(session)}"
-    return "Its variables are saved, and a cell brings them back." if binding.saved.exist else ""
+    return "Its variables are saved, and a cell brings them back." if binding.variables.saved.exist else ""
 
 
 def _joined(*sentences: str) -> str:

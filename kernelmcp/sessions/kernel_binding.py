@@ -1,14 +1,13 @@
 """Binds a kernel to a session: takes one from the pool, moves in the session's files, replaces it and ends it.
 
-Must not know executions or MCP. It is long because what a session runs in changes in one place, with its files and
-saved variables.
+What that means for its variables is decided in `hibernation/session_variables.py`. Must not know executions or MCP.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
@@ -25,6 +24,7 @@ from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.hibernation.checkpoints import gone_back_from
 from kernelmcp.sessions.hibernation.saved_variables import Beginning, SavedVariables
+from kernelmcp.sessions.hibernation.session_variables import Variables
 from kernelmcp.sessions.hibernation.state_files import (
     STATE_FILE,
     SavedState,
@@ -78,27 +78,13 @@ class KernelBinding:
         self._record = record
         self._life = life
         self._bound: PooledKernel | None = None
-        self.saved = saved
-        self._variables: Literal["none", "present", "saved", "lost"] = "none"
-        """Present once the kernel has run something, or has got the saved ones; lost until an execution has reported
-        the loss."""
-        if record.has_run:
-            self._variables = "saved" if saved.exist else "lost"
-        self._beginning = Beginning()
-        """What the next execution reports of the saved variables."""
-        self._runs = 0
-        self._is_taken = False
-        """The saved variables were saved from this kernel, which goes on."""
-        self.began_as_checkpointed = False
-        """`is_as_checkpointed` was true when the last execution began."""
+        self.variables = Variables(record, saved, files.save_record)
         self._saver = StateSaver(settings.home, record)
         self.losses_said: set[str | None] = set()
         """Languages whose guest ended in an execution that reported it; None is the main language. The first execution
         in the next guest does not report it again."""
         self.went_back_to: str | None = None
         """The name of the checkpoint that the kernel began with, if the session went back to it."""
-        self.are_back = False
-        """Its variables have come back in this server: saved ones, or those of a checkpoint."""
         self._packages_missing = False
         """The kernel is fresh: the session's packages are not installed in it yet."""
 
@@ -109,24 +95,9 @@ class KernelBinding:
         return bound.kernel if bound is not None and not bound.kernel.ended.is_set() else None
 
     @property
-    def is_lost(self) -> bool:
-        """True if it had variables, which are lost, and no execution has reported it."""
-        return self._variables == "lost"
-
-    @property
-    def is_as_checkpointed(self) -> bool:
-        """True if it is as at the checkpoint that it came from."""
-        return self._record.is_unchanged and self._variables != "lost"
-
-    @property
-    def has_unsaved(self) -> bool:
-        """True if the kernel has variables that are saved nowhere."""
-        return self._variables == "present" and not self.saved.exist
-
-    @property
     def changes(self) -> tuple[int, int]:
         """It changes whenever something runs in the kernel, or files are written."""
-        return self._runs, self.files.writes
+        return self.variables.runs, self.files.writes
 
     def holds(self, kernel: Kernel) -> bool:
         """True if this kernel is still the session's own: if it has ended, it ended by itself."""
@@ -179,9 +150,7 @@ class KernelBinding:
                 old.fail("the workspace was reset")
             if files:
                 self.files.abandon(old)
-            self._record.has_run = self._record.is_unchanged = self._record.loss_is_said = False
-            self._variables, self._beginning = "none", Beginning()
-            self.saved.forget()
+            self.variables.reset()
             await self._enter(fresh)
 
     async def go_back(
@@ -205,7 +174,7 @@ class KernelBinding:
                 if found.lost or not is_wanted():
                     raise StateNotLoaded(found.missing or ["the cell that asked for it has ended"])
                 self._record_replaced(state, packages, checkpoint, fresh)
-                self.are_back = True
+                self.variables.are_back = True
             except BaseException:
                 fresh.kernel.kill()
                 self.files.delete_soon(fresh.sandbox, fresh.kernel)
@@ -218,16 +187,13 @@ class KernelBinding:
                 self.kill()
                 if old is not None:
                     old.fail("the session went back to a checkpoint")
-                self.saved.forget()
-                self._variables, self._beginning = "none" if state.number is None else "present", Beginning()
-                if checkpoint is not None:
-                    self._take(state)
+                self.variables.are_those_of(state, is_own=checkpoint is not None)
                 self._bind(fresh, went_back_to=checkpoint.name if checkpoint is not None else None)
             return found
 
     async def _load(self, kernel: Kernel, state: SavedState) -> Beginning:
         try:
-            return Beginning() if state.number is None else await self.saved.load(kernel, state)
+            return Beginning() if state.number is None else await self.variables.saved.load(kernel, state)
         except OSError as exc:
             raise StateNotLoaded([f"the saved state cannot be read: {exc.strerror}"]) from exc
 
@@ -261,32 +227,16 @@ class KernelBinding:
         Raises `StateNotSaved`, OSError, `ResourceLimitExceeded`."""
         async with self.files.lock:
             self.files.check()
-            runs = self._runs
+            runs = self.variables.runs
             state = await self._save_to(folder / STATE_FILE)
             copied = await self.files.save_checkpoint(folder, earlier)
             self._check_unchanged(runs)
-            if not self._is_untouched:
-                self.saved.take(state)  # so that a kill of the server costs nothing
-                self._is_taken = self.saved.exist
+            self.variables.were_copied(state)
             return state, copied
 
-    def _take(self, state: SavedState) -> None:
-        """Have the checkpoint that it went back to as its saved variables: a kill of the server costs nothing."""
-        try:
-            self.saved.take(state)
-            self.files.save_record()
-        except OSError as exc:
-            log.warning("a checkpoint's variables are not the saved ones", error=str(exc))
-
-    @property
-    def _is_untouched(self) -> bool:
-        """True if the saved variables came back, and nothing has run since. What was saved from this kernel may be
-        older than its variables: a timer of JavaScript runs code of which nobody is told."""
-        return self.saved.exist and not self._is_taken
-
     async def _save_to(self, file: Path) -> SavedState:
-        if self._is_untouched:
-            state = self.saved.state
+        if self.variables.are_untouched:
+            state = self.variables.saved.state
             state.link(file)
             return replace(state, file=file)
         if (kernel := self._kernel_to_save()) is None:
@@ -294,13 +244,11 @@ class KernelBinding:
         return await self._saver.save(kernel, file, await self.files.room())
 
     def _kernel_to_save(self) -> Kernel | None:
-        """The kernel that has the variables; None if there are none. Raises `StateNotSaved` if they are lost: nobody
-        who was told of a copy would miss them in it."""
-        if self._variables == "none" or (self._variables == "lost" and self._record.loss_is_said):
+        """The kernel that has the variables; None if there are none. Raises `StateNotSaved` if they are lost."""
+        if not self.variables.are_there():
             return None
-        is_lost = self._variables == "lost" or (self._beginning.lost and not self._beginning.is_said)
-        if is_lost or (kernel := self.kernel) is None:
-            raise StateNotSaved(["they are lost", *(self._beginning.missing or self._record.why_lost)])
+        if (kernel := self.kernel) is None:
+            raise self.variables.not_saved()
         return kernel
 
     async def pass_on(self, record: Record, file: Path, sandbox: SandboxDirectory) -> SavedState:
@@ -308,9 +256,9 @@ class KernelBinding:
         directory. Raises as `checkpoint` does."""
         async with self.files.lock:
             self.files.check()
-            runs = self._runs
-            if self._is_untouched:
-                state = self.saved.state
+            runs = self.variables.runs
+            if self.variables.are_untouched:
+                state = self.variables.saved.state
             elif (kernel := self._kernel_to_save()) is not None:
                 how = {**WITH_FILES, "is_plain": True}
                 found, _ = await save_unsealed(kernel, file, record, await self.files.room(), how)
@@ -322,20 +270,21 @@ class KernelBinding:
             return replace(state, is_elsewhere=True)
 
     def _check_unchanged(self, runs: int) -> None:
-        if self._runs != runs or self._user.is_running:  # a person's cell has come meanwhile
+        if self.variables.runs != runs or self._user.is_running:  # a person's cell has come meanwhile
             raise StateNotSaved(["a cell is running"])
 
     async def _enter(self, fresh: PooledKernel) -> Kernel:
         """Move the session's files to a fresh kernel."""
         with self._discarding(fresh):
             await self._move_files(fresh)
-        if self._variables == "saved":
+        if self.variables.state == "saved":
             await self._restore(fresh.kernel)
         self._bind(fresh)
         return fresh.kernel
 
     def _bind(self, fresh: PooledKernel, *, went_back_to: str | None = None) -> None:
-        self._bound, self._is_taken, self.went_back_to = fresh, False, went_back_to
+        self._bound, self.went_back_to = fresh, went_back_to
+        self.variables.kernel_began()
         self._saver.forget()
         self.losses_said = set()
         self._packages_missing = True
@@ -359,7 +308,7 @@ class KernelBinding:
 
     async def _move_files(self, fresh: PooledKernel) -> None:
         has_files = self.files.sandbox is not None
-        self.files.move_to(fresh.sandbox, with_tmp=self._variables == "saved")
+        self.files.move_to(fresh.sandbox, with_tmp=self.variables.state == "saved")
         if has_files:
             await self._enter_workspace(fresh)
         self.files.settle_in(fresh.sandbox)
@@ -371,17 +320,11 @@ class KernelBinding:
 
     async def _restore(self, kernel: Kernel) -> None:
         try:
-            found = await self.saved.restore(kernel)
+            self.variables.came_back(await self.variables.saved.restore(kernel))
         except KernelStartFailed:
             kernel.kill()
-            self._variables = "saved" if self.saved.exist else "lost"
+            self.variables.did_not_come_back()
             raise
-        self._variables = "lost" if found.lost else "present"
-        self.are_back = not found.lost
-        if found.lost:
-            self.saved.forget()
-        if not self._beginning.lost:  # otherwise an earlier loss is still to be reported
-            self._beginning = found
 
     async def _watch(self, kernel: Kernel) -> None:
         """Notice the death of an idle kernel; an execution notices by itself that its kernel has died."""
@@ -390,40 +333,6 @@ class KernelBinding:
             self.kill()
 
     # -- run ----------------------------------------------------------------------------------------------------
-
-    def begin(self) -> Beginning:
-        """Note that an execution is about to be sent. Returns what it must report of earlier variables.
-
-        The record is written first: if the server is killed after this, the session has lost its variables.
-        """
-        why = self._record.why_lost
-        self.began_as_checkpointed = self.is_as_checkpointed
-        self._note_run()
-        before, self._variables = self._variables, "present"
-        found, self._beginning = self._beginning, Beginning()
-        is_said, self._record.loss_is_said = self._record.loss_is_said, False
-        return Beginning(lost=True, missing=found.missing or why, is_said=is_said) if before == "lost" else found
-
-    def _note_run(self) -> None:
-        self._runs += 1
-        self._is_taken = self._record.is_unchanged = False
-        if self._record.has_run and not self._record.has_state and not self._record.why_lost:
-            return
-        if self._record.has_state and self.saved.forget() and self._record.has_run and not self._record.why_lost:
-            return  # without its file, the state is gone, whatever the record says
-        self._record.has_run, self._record.why_lost = True, []
-        self.files.save_record()
-
-    def note_used(self, *, begins: bool = False) -> None:
-        """Note that another client has executed something, so there are variables. `begins`: it is about to."""
-        why = self._record.why_lost
-        if begins:
-            self.began_as_checkpointed = self.is_as_checkpointed
-        self._note_run()
-        if self._variables == "lost":  # which the next execution reports
-            is_said, self._record.loss_is_said = self._record.loss_is_said, False
-            self._beginning = Beginning(lost=True, missing=self._beginning.missing or why, is_said=is_said)
-        self._variables = "present"
 
     async def restore_packages(self, kernel: Kernel) -> str | None:
         """Reinstall the session's packages in a fresh kernel, before a cell. Returns a warning for the cell's stderr if
@@ -449,16 +358,18 @@ class KernelBinding:
             kernel = self.kernel
             if save:
                 await self._save_variables()
-                if must_save and self._variables == "present":
+                if must_save and self.variables.state == "present":
                     why, self._record.why_lost = self._record.why_lost, []
-                    raise StateNotSaved(why or ["[sessions] hibernate is false"], is_full=self.saved.has_no_room)
-                may_live_on = self.saved.has_no_room or self._user.is_running
-                if not must_end and self._variables == "present" and may_live_on:
+                    raise StateNotSaved(
+                        why or ["[sessions] hibernate is false"], is_full=self.variables.saved.has_no_room
+                    )
+                may_live_on = self.variables.saved.has_no_room or self._user.is_running
+                if not must_end and self.variables.state == "present" and may_live_on:
                     self._record.why_lost = []
                     return False
                 self.files.save_record()  # a kill from here on finds what the record names
             else:
-                self._forget_variables()
+                self.variables.forget()
             self.kill()
             self.give_up_start()
             if kernel is not None:
@@ -470,7 +381,7 @@ class KernelBinding:
     async def hibernate(self) -> None:
         """Save variables and record and end the kernel, because the server ends: perhaps before that is done."""
         async with self.files.lock:
-            if self.has_unsaved:
+            if self.variables.are_unsaved:
                 self._record.why_lost = ["the server ended before they were saved"]
                 self.files.save_record()
             await self._save_variables()
@@ -478,41 +389,33 @@ class KernelBinding:
             self.files.save_record()
 
     async def _save_variables(self) -> None:
-        if self._variables != "present" or (kernel := self.kernel) is None:
+        variables = self.variables
+        if variables.state != "present" or (kernel := self.kernel) is None:
             return
-        if self._is_untouched:
-            self._variables = "saved"
+        if variables.are_untouched:
+            variables.are_saved()
             return
-        runs, why = self._runs, ["a cell was running"]
+        runs, why = variables.runs, ["a cell was running"]
         if self._user.is_running:
             self._record.why_lost = why
-        elif await self.saved.save(kernel, (await self.files.quota()).max_bytes):
-            if self._runs != runs or self._user.is_running:  # a person's cell has come meanwhile
+        elif await self.variables.saved.save(kernel, (await self.files.quota()).max_bytes):
+            if variables.runs != runs or self._user.is_running:  # a person's cell has come meanwhile
                 self._record.why_lost = why
-                self.saved.forget()
+                self.variables.saved.forget()
             else:
-                self._variables = "saved"
-
-    def _forget_variables(self) -> None:
-        if self._variables in ("present", "saved"):
-            self._variables = "lost"
-            self.saved.forget()
+                variables.are_saved()
 
     def kill(self, *, reported: bool = False) -> None:
         """End the kernel now, without waiting for its exit. The next execution reports lost variables, if there were
         any that were not saved, and no other execution has `reported` the loss."""
         bound, self._bound = self._bound, None
-        self._is_taken = False
         self._record.in_image = []
+        self.variables.kernel_ended(is_reported=reported)
         if bound is not None:
-            if self._variables == "present":
-                self._variables = "saved" if self.saved.exist else "lost"
             self._life.note(Event.KERNEL_ENDED)
             self.files.note_live(live=False)
             bound.kernel.kill()
             self._user.kernel_changed()
-        if reported and self._variables == "lost":
-            self._variables, self._record.has_run = "none", False
 
 
 def _set(record: Record, values: dict[str, Any]) -> None:

@@ -97,7 +97,7 @@ class Past:
 
     async def _checkpoint_automatically(self) -> None:
         binding = self._queue.binding
-        if not self._owner.is_idle or not binding.has_unsaved:
+        if not self._owner.is_idle or not binding.variables.are_unsaved:
             return  # the next cell's end is another occasion
         if self._queue.turn.locked():
             self.note_changed()  # perhaps no cell comes after what has it now
@@ -170,7 +170,7 @@ class Past:
 
     def find(self, name: str | None) -> Checkpoint:
         """The checkpoint that `go_back` goes to. Raises `InvalidArgument`."""
-        return self.checkpoints.find(name, is_unchanged=self._queue.binding.is_as_checkpointed)
+        return self.checkpoints.find(name, is_unchanged=self._queue.binding.variables.are_as_checkpointed)
 
     def answer(self, execution: Execution, request: dict[str, Any]) -> None:
         """Do what a running cell asks for, `%checkpoint NAME` or `%restore NAME`, while its kernel waits."""
@@ -191,7 +191,7 @@ class Past:
                         made = await self._make(name)
                         kernel.answer_past(told_checkpoint(made, len(self._record.checkpoints)), is_ok=True)
                     else:
-                        is_unchanged = self._queue.binding.began_as_checkpointed
+                        is_unchanged = self._queue.binding.variables.began_as_checkpointed
                         await self._leave_for(self.checkpoints.find(name, is_unchanged=is_unchanged), kernel, execution)
                 finally:
                     self._queue.asking = None

@@ -116,7 +116,7 @@ class PersonsCells:
         self.idle.set()
 
     def _begin(self, content: dict[str, Any], msg_id: str, client: str) -> Execution:
-        self._binding.note_used()
+        self._binding.variables.note_used()
         is_free = is_id(msg_id) and self._executions.get(msg_id) is None
         own_id = msg_id if is_free else mint_id()
         code = clean(str(content.get("code", "")))

@@ -129,7 +129,7 @@ class ExecutionQueue:
         self.persons.hear(request, kind, content)
 
     def hear_other_use(self, *, begins: bool) -> None:
-        self.binding.note_used(begins=begins)
+        self.binding.variables.note_used(begins=begins)
 
     @property
     def is_running(self) -> bool:
@@ -230,7 +230,7 @@ class ExecutionQueue:
             self.life.note(Event.EXECUTION_BEGAN)
             execution.started = time.monotonic()
             self._log.began(execution.id)
-            beginning = self.binding.begin()
+            beginning = self.binding.variables.begin()
             execution.lost_before, execution.restored_at = beginning.lost, beginning.restored_at
             execution.missing = beginning.missing
             execution.checkpoint = self._record.newest_with_variables

@@ -343,7 +343,7 @@ class Registry:
             life = self._settings.config.sessions.default_timeout_seconds
             await anyio.sleep(min(life / EXPIRY_CHECKS_PER_LIFE, MAX_EXPIRY_CHECK_SECONDS))
             for session in list(self._sessions.values()):
-                due = max(session.last_used + life, session.queue.binding.saved.next_attempt)
+                due = max(session.last_used + life, session.queue.binding.variables.saved.next_attempt)
                 if _has_kernel(session) and session.is_idle and time.monotonic() > due:
                     log.info("stopping an idle session", session=session.id)
                     stop = partial(session.stop_if_idle, must_end=False)

@@ -317,7 +317,7 @@ class Session:
     async def close(self) -> None:
         """Close the queue and write all unsaved data. Called when the server ends."""
         self.past.close()
-        self.is_saving = self.queue.binding.has_unsaved
+        self.is_saving = self.queue.binding.variables.are_unsaved
         self.queue.close()
         await self.queue.wait_closed()
         self.log.flush()

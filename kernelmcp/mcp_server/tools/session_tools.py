@@ -184,7 +184,7 @@ class SessionTools:
         starts it."""
         session = self._registry.get(self.caller(ctx), session_id)
         stopped = await session.stop()
-        kept = "its variables and files" if session.queue.binding.saved.exist else "its files"
+        kept = "its variables and files" if session.queue.binding.variables.saved.exist else "its files"
         why = f" Its variables are not: {'; '.join(session.record.why_lost)}." if session.record.why_lost else ""
         return structured_result({"session_id": session.id, "stopped": stopped}, f"Stopped; {kept} are kept.{why}")
 
