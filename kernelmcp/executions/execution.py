@@ -100,7 +100,9 @@ class Execution:
     checkpoint: tuple[str, str] | None = None
     """The session's newest checkpoint that has variables, when the execution began: its name and when it was made."""
     loss_is_said: bool = False
-    """Another result has already reported the loss."""
+    """The note of a continued session has already reported the loss."""
+    loss_is_older: bool = False
+    """Something has run since that loss, and what it has left is there."""
     losses_said: set[str | None] = field(default_factory=set[str | None])
     """Languages whose guest ended in an earlier execution that reported it; None is the main language."""
     files_deleted: bool = False
@@ -124,6 +126,10 @@ class Execution:
     """Number of cells that a person ran in the session between the previous execution and this one."""
     callers: int = 0
     """Number of calls that wait for its end, and get its result."""
+    has_lost: bool = False
+    """It has lost variables itself."""
+    tell: Callable[[], None] | None = None
+    """To be called once when somebody gets the result."""
 
     def __post_init__(self) -> None:
         self.done = asyncio.Event()
@@ -167,7 +173,8 @@ class Execution:
     # -- ends ---------------------------------------------------------------------------------------------------
 
     def finish(self, status: Status, error: GuestError | None, *, state_lost: bool) -> None:
-        self.status, self.error, self.state_lost = status, error, state_lost or self.lost_before
+        self.status, self.error, self.has_lost = status, error, state_lost
+        self.state_lost = state_lost or self.lost_before
         self.outputs.error = error
         if self.fold is not None:
             self.fold.is_late = True
@@ -223,6 +230,18 @@ class Execution:
             state_lost = False
         interrupted = self._interruption_error() if status != "ok" else None
         self.finish(status, error or interrupted, state_lost=state_lost)
+
+    def say(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called once somebody gets the result: now, if a call waits for it."""
+        self.tell = tell
+        if self.callers:
+            self.was_told()
+
+    def was_told(self) -> None:
+        """Somebody gets the result."""
+        tell, self.tell = self.tell, None
+        if tell is not None:
+            tell()
 
     def expressions(self) -> dict[str, str]:
         """The user_expressions of its request."""

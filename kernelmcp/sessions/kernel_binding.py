@@ -207,6 +207,8 @@ class KernelBinding:
             "has_run": state.number is not None,
             "has_state": False,
             "why_lost": [],
+            "untold_loss": False,
+            "untold": [],
             "came_from": checkpoint.folder if checkpoint is not None else None,
             "is_unchanged": checkpoint is not None,
             "loss_is_said": False,
@@ -405,12 +407,11 @@ class KernelBinding:
             else:
                 variables.are_saved()
 
-    def kill(self, *, reported: bool = False) -> None:
-        """End the kernel now, without waiting for its exit. The next execution reports lost variables, if there were
-        any that were not saved, and no other execution has `reported` the loss."""
+    def kill(self) -> None:
+        """End the kernel now, without waiting for its exit. Variables that were not saved are lost."""
         bound, self._bound = self._bound, None
         self._record.in_image = []
-        self.variables.kernel_ended(is_reported=reported)
+        self.variables.kernel_ended()
         if bound is not None:
             self._life.note(Event.KERNEL_ENDED)
             self.files.note_live(live=False)

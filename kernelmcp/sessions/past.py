@@ -203,7 +203,7 @@ class Past:
 
     async def _leave_for(self, checkpoint: Checkpoint, kernel: Kernel, execution: Execution) -> None:
         async def leave(beginning: Beginning) -> None:
-            execution.lost_before = False
+            execution.lost_before, execution.restored_at, execution.missing = False, None, []
             kernel.answer_past(told_restored(checkpoint, beginning, self._record), is_ok=True, is_left=True)
             with anyio.move_on_after(LEAVE_SECONDS):
                 await execution.done.wait()

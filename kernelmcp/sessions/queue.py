@@ -207,6 +207,8 @@ class ExecutionQueue:
                 execution.grace_timer.cancel()
             self._note_end(kernel)
             if execution.done.is_set():
+                ended = self.binding.variables.ended(lost=execution.has_lost, language=execution.language)
+                execution.say(ended)
                 self._owner.execution_ended(execution)
 
     async def _bind(self, execution: Execution) -> Kernel | None:
@@ -234,7 +236,7 @@ class ExecutionQueue:
             execution.lost_before, execution.restored_at = beginning.lost, beginning.restored_at
             execution.missing = beginning.missing
             execution.checkpoint = self._record.newest_with_variables
-            execution.loss_is_said = beginning.is_said
+            execution.loss_is_said, execution.loss_is_older = beginning.is_said, beginning.is_older
             execution.persons_cells = self.persons.take_count()
             if execution.persons_cells:
                 self.binding.losses_said.clear()  # this execution must report guests that ended in a person's cell
@@ -255,9 +257,8 @@ class ExecutionQueue:
                 execution.files_changed = await self.binding.files.find_changed(paths)
             execution.finish_with_reply(reply)
         except KernelDied as exc:
-            # None: the session was stopped meanwhile. If no call waits for this result, the next one reports the loss.
-            if self.binding.holds(kernel) or (self.binding.kernel is None and execution.callers):
-                self.binding.kill(reported=True)
+            if self.binding.holds(kernel):
+                self.binding.kill()
             execution.finish_killed(exc.message)
         except asyncio.CancelledError:
             # The server or the session ends: keep the cell's output so far.

@@ -59,6 +59,7 @@ def pictures(result: CallToolResult) -> list[Any]:
     return [block for block in result.content if block.type == "image"]
 
 
+@pytest.mark.slow
 async def test_a_time_limit_while_figures_are_drawn_keeps_them_and_all_state(
     connect: Connect, environment: dict[str, str]
 ) -> None:

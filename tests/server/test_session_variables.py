@@ -33,8 +33,17 @@ class Server:
     def stop(self) -> None:
         self.save()
         self.variables.are_saved()
-        self.variables.kernel_ended(is_reported=False)
+        self.variables.kernel_ended()
         self.save_record()
+
+    def run(self, *, loses: bool = False, language: str | None = None) -> tuple[Beginning, Callable[[], None]]:
+        """An execution: what its result says, and the function that somebody gets it by."""
+        return self.variables.begin(), self.variables.ended(lost=loses, language=language)
+
+    def run_and_tell(self) -> Beginning:
+        found, tell = self.run()
+        tell()
+        return found
 
     def checkpoint(self, number: int | None = 7) -> SavedState:
         folder = self.directory / "checkpoint"
@@ -57,11 +66,11 @@ def test_the_first_execution_is_on_disk_before_it_is_sent(start: Callable[[], Se
     written = read_record(killed.directory)
     assert written is not None
     assert written.has_run
-    following = start().variables
-    assert following.are_lost
-    assert following.begin().lost  # what it had is lost
-    assert not following.begin().lost  # and that is said once
-    assert not following.are_lost
+    following = start()
+    assert following.variables.are_lost
+    assert following.run_and_tell().lost  # what it had is lost
+    assert not following.run_and_tell().lost  # and that is said once
+    assert not following.variables.are_lost
 
 
 def test_what_another_client_executes_is_on_disk_at_once(start: Callable[[], Server]) -> None:
@@ -74,11 +83,52 @@ def test_a_persons_cell_passes_a_loss_on_to_the_next_execution(start: Callable[[
     killed.variables.begin()
     killed.record.why_lost = ["a timer"]
     killed.save_record()
-    following = start().variables
-    following.note_used()
-    found = following.begin()
-    assert (found.lost, found.missing) == (True, ["a timer"])
-    assert not following.begin().lost
+    following = start()
+    following.variables.note_used()
+    found = following.run_and_tell()
+    assert (found.lost, found.missing, found.is_older) == (True, ["a timer"], True)
+    assert not following.run_and_tell().lost
+
+
+def test_a_loss_is_reported_until_somebody_gets_the_result(start: Callable[[], Server]) -> None:
+    start().variables.begin()
+    server = start()
+    first, tell = server.run()
+    second, _ = server.run()
+    assert (first.lost, first.is_older) == (True, False)
+    assert (second.lost, second.is_older) == (True, True)
+    tell()  # the second has been reported by now, so what it says counts
+    assert server.run_and_tell().lost
+    assert not server.run_and_tell().lost
+
+
+def test_an_untold_loss_outlives_a_server_whose_variables_are_saved(start: Callable[[], Server]) -> None:
+    killed = start()
+    killed.variables.begin()
+    killed.record.why_lost = ["a timer"]
+    killed.save_record()
+    stopped = start()
+    stopped.variables.note_used()
+    stopped.stop()
+    following = start()
+    following.variables.came_back(Beginning(restored_at="then", missing=["variables of shell"]))
+    found = following.run_and_tell()
+    assert (found.lost, found.missing, found.restored_at) == (True, ["a timer"], "then")
+    written = read_record(following.directory)
+    assert written is not None
+    assert not written.untold_loss
+
+
+def test_what_did_not_come_back_is_said_after_another_stop(start: Callable[[], Server]) -> None:
+    start().stop()
+    stopped = start()
+    stopped.variables.came_back(Beginning(restored_at="then", missing=["variables of shell"]))
+    stopped.variables.note_used()
+    stopped.stop()
+    following = start()
+    following.variables.came_back(Beginning(restored_at="later", missing=["a file"]))
+    found = following.run_and_tell()
+    assert (found.lost, found.missing, found.restored_at) == (False, ["variables of shell", "a file"], "later")
 
 
 def test_saved_variables_are_brought_back_by_the_next_server(start: Callable[[], Server]) -> None:
@@ -107,26 +157,55 @@ def test_a_restore_that_fails_is_said_once_and_deletes_the_state(start: Callable
     following.variables.came_back(Beginning(lost=True, missing=["of an older version"]))
     assert not (following.directory / STATE_FILE).exists()
     assert not following.variables.are_back
-    assert following.variables.begin().missing == ["of an older version"]
-    assert not following.variables.begin().lost
+    assert following.run_and_tell().missing == ["of an older version"]
+    assert not following.run_and_tell().lost
 
 
-@pytest.mark.parametrize("is_reported", [False, True])
-def test_the_end_of_a_kernel_loses_what_is_not_saved(start: Callable[[], Server], *, is_reported: bool) -> None:
+def test_the_end_of_a_kernel_loses_what_is_not_saved(start: Callable[[], Server]) -> None:
+    server = start()
+    server.run_and_tell()
+    server.variables.kernel_ended()
+    assert server.variables.are_lost
+    assert server.run_and_tell().lost
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_cell_that_ends_its_kernel_is_followed_by_one_that_says_so(
+    start: Callable[[], Server], *, is_told: bool
+) -> None:
     server = start()
     server.variables.begin()
-    server.variables.kernel_ended(is_reported=is_reported)
-    assert server.variables.are_lost is not is_reported
-    assert server.record.has_run is not is_reported
-    assert server.variables.begin().lost is not is_reported
+    server.variables.kernel_ended()
+    tell = server.variables.ended(lost=True, language=None)
+    if is_told:
+        tell()
+    assert server.record.has_run is not is_told
+    assert server.run_and_tell().lost is not is_told
+    assert not server.run_and_tell().lost
 
 
-def test_an_end_that_is_reported_after_a_stop_is_not_said_again(start: Callable[[], Server]) -> None:
+def test_a_result_that_is_read_late_hides_no_later_loss(start: Callable[[], Server]) -> None:
     server = start()
-    server.variables.begin()
-    server.variables.kernel_ended(is_reported=False)
-    server.variables.kernel_ended(is_reported=True)  # the cell that ran has told its caller
-    assert not server.variables.begin().lost
+    _, tell = server.run()
+    server.variables.kernel_ended()  # a stop
+    tell()
+    assert server.run_and_tell().lost
+
+
+def test_the_loss_of_a_language_is_named(start: Callable[[], Server]) -> None:
+    server = start()
+    server.run(loses=True, language="javascript")
+    found = server.run_and_tell()
+    assert (found.lost, found.missing) == (False, ["variables of javascript"])
+    assert not server.run_and_tell().missing
+
+
+def test_a_restore_is_no_reason_of_a_later_loss(start: Callable[[], Server]) -> None:
+    start().stop()
+    server = start()
+    server.variables.came_back(Beginning(restored_at="then", missing=["a JavaScript object"]))
+    server.variables.forget()
+    assert server.run_and_tell().missing == []
 
 
 def test_a_copy_saves_the_variables_until_something_runs(start: Callable[[], Server]) -> None:
@@ -136,11 +215,11 @@ def test_a_copy_saves_the_variables_until_something_runs(start: Callable[[], Ser
     server.variables.were_copied(server.checkpoint())
     assert not server.variables.are_unsaved
     assert not server.variables.are_untouched  # a timer may change them
-    server.variables.kernel_ended(is_reported=False)
+    server.variables.kernel_ended()
     assert server.variables.state == "saved"
     server.variables.came_back(Beginning(restored_at="then"))
     server.variables.begin()
-    server.variables.kernel_ended(is_reported=False)
+    server.variables.kernel_ended()
     assert server.variables.are_lost
 
 
@@ -155,7 +234,10 @@ def test_lost_variables_are_not_copied_before_somebody_was_told(start: Callable[
     server.variables.note_used()
     with pytest.raises(StateNotSaved, match="they are lost"):
         server.variables.are_there()
-    server.variables.begin()
+    _, tell = server.run()
+    with pytest.raises(StateNotSaved, match="they are lost"):
+        server.variables.are_there()
+    tell()
     assert server.variables.are_there()
 
 
@@ -195,6 +277,6 @@ def test_a_session_is_as_checkpointed_until_something_runs_or_is_lost(start: Cal
     server.variables.begin()
     assert server.variables.began_as_checkpointed
     assert not server.variables.are_as_checkpointed
-    server.variables.kernel_ended(is_reported=False)
+    server.variables.kernel_ended()
     server.record.is_unchanged = True
     assert not server.variables.are_as_checkpointed

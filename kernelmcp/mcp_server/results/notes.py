@@ -11,6 +11,10 @@ from kernelmcp.sessions.default_session import age_of
 # Changed files that the text names.
 MAX_NAMED_FILES = 10
 MAX_FILE_NAMES_CHARS = 500
+LOST_EARLIER = (
+    "The kernel was restarted before an earlier cell, whose result you have not seen. What the session had until then "
+    "is gone; files are kept. What has run since is there."
+)
 
 
 def notes(view: View) -> list[str]:
@@ -63,6 +67,8 @@ def _variable_notes(execution: Execution) -> list[str]:
         rest = f" Not back: {', '.join(missing)}." if missing else ""
         age = age_of(execution.restored_at, execution.created_at)
         return [f"[The session's variables are back, as they were {age} ago.{rest}]"]
+    if missing and not execution.state_lost:
+        return [f"[Lost since your last result: {', '.join(missing)}.]"]
     if not execution.state_lost or execution.loss_is_said:
         return []
     return [*_loss_notes(execution), *_checkpoint_notes(execution)]
@@ -73,6 +79,8 @@ def _loss_notes(execution: Execution) -> list[str]:
     if execution.status in ("ok", "error"):
         which = f"The process of {execution.language}" if execution.language else "The kernel"
         why = f" They could not be kept: {'; '.join(missing)}." if execution.lost_before and missing else ""
+        if execution.lost_before and execution.loss_is_older:
+            return [f"[{LOST_EARLIER}{why}]"]
         return [f"[{which} was restarted before this cell. {execution.gone}{why}]"]
     if execution.error and execution.gone not in execution.error.value:
         return [f"[{execution.gone}]"]

@@ -39,11 +39,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Beginning:
-    """What an execution finds of the variables of earlier ones, if no execution before it has reported that."""
+    """What an execution finds of the variables of earlier ones, if no result before it has said that."""
 
     lost: bool = False
     is_said: bool = False
-    """Another result already reports that."""
+    """The note of a continued session already says that."""
+    is_older: bool = False
+    """Something has run since: what it has left is there."""
     restored_at: str | None = None
     """They came back, as they were then."""
     missing: list[str] = field(default_factory=list[str])

@@ -4,6 +4,7 @@ Decides by the record and by what it is told. Must not know executions or MCP, a
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import structlog
@@ -24,12 +25,13 @@ class Variables:
         self._record = record
         self._save_record = save_record
         self.state: Literal["none", "present", "saved", "lost"] = "none"
-        """Present once the kernel has run something, or has got the saved ones; lost until an execution has reported
-        the loss."""
+        """Present once the kernel has run something, or has got the saved ones; lost until something else runs, or a
+        result has said it."""
         if record.has_run:
             self.state = "saved" if saved.exist else "lost"
-        self._beginning = Beginning()
-        """What the next execution reports of the saved variables."""
+        is_older = record.untold_loss and record.has_run
+        self._untold = Beginning(lost=record.untold_loss, missing=record.untold, is_older=is_older)
+        """What no result has said yet of what became of them. Each execution finds it, until a result has."""
         self.runs = 0
         """How often something began to run in the kernel."""
         self._is_taken = False
@@ -41,7 +43,7 @@ class Variables:
 
     @property
     def are_lost(self) -> bool:
-        """True if there were any, which are lost, and no execution has reported it."""
+        """True if there were any, which are lost, and no result has said it."""
         return self.state == "lost"
 
     @property
@@ -63,25 +65,46 @@ class Variables:
     # -- executions ---------------------------------------------------------------------------------------------
 
     def begin(self) -> Beginning:
-        """Note that an execution is about to be sent. Returns what it must report of earlier variables."""
-        why = self._record.why_lost
-        self.began_as_checkpointed = self.are_as_checkpointed
-        self._note_run()
-        before, self.state = self.state, "present"
-        found, self._beginning = self._beginning, Beginning()
-        is_said, self._record.loss_is_said = self._record.loss_is_said, False
-        return Beginning(lost=True, missing=found.missing or why, is_said=is_said) if before == "lost" else found
+        """Note that an execution is about to be sent. Returns what its result must say of earlier variables."""
+        self.note_used(begins=True)
+        return self._untold
 
     def note_used(self, *, begins: bool = False) -> None:
-        """Note that another client has executed something, so there are some. `begins`: it is about to."""
-        why = self._record.why_lost
+        """Note that something has run, perhaps by another client, so there are some. `begins`: it is about to."""
         if begins:
             self.began_as_checkpointed = self.are_as_checkpointed
+        why = self._record.why_lost
+        is_said, self._record.loss_is_said = self._record.loss_is_said, False
+        if self.state == "lost":
+            missing = self._untold.missing if self._untold.lost else []
+            reasons = [*missing, *(reason for reason in why if reason not in missing)]
+            self._keep(Beginning(lost=True, missing=reasons, is_said=is_said))
+        elif self._untold.lost:
+            self._keep(replace(self._untold, is_older=True))
         self._note_run()
-        if self.state == "lost":  # which the next execution reports
-            is_said, self._record.loss_is_said = self._record.loss_is_said, False
-            self._beginning = Beginning(lost=True, missing=self._beginning.missing or why, is_said=is_said)
         self.state = "present"
+
+    def ended(self, *, lost: bool, language: str | None) -> Callable[[], None]:
+        """Note the end of an execution, and what it has `lost`: variables of a language, or all. Until the returned
+        function is called, because somebody gets its result, the next executions report what it reports."""
+        if lost and not self._untold.lost:
+            named = [f"variables of {language}"] if language else []
+            self._keep(Beginning(lost=not language, missing=[*self._untold.missing, *named]))
+        untold, runs = self._untold, self.runs
+
+        def tell() -> None:
+            if self._untold is untold:
+                self._keep(Beginning())
+            if lost and self.state == "lost" and self.runs == runs:
+                self.state, self._record.has_run, self._record.why_lost = "none", False, []
+            if lost or untold.lost or untold.missing:
+                self._save_record()
+
+        return tell
+
+    def _keep(self, untold: Beginning) -> None:
+        self._untold = untold
+        self._record.untold_loss, self._record.untold = untold.lost, untold.missing
 
     def _note_run(self) -> None:
         self.runs += 1
@@ -99,13 +122,11 @@ class Variables:
         """A fresh kernel is the session's."""
         self._is_taken = False
 
-    def kernel_ended(self, *, is_reported: bool) -> None:
-        """The kernel that had them, if any, has ended. The next execution reports a loss, unless one `is_reported`."""
+    def kernel_ended(self) -> None:
+        """The kernel that had them, if any, has ended."""
         self._is_taken = False
         if self.state == "present":
             self.state = "saved" if self.saved.exist else "lost"
-        if is_reported and self.state == "lost":
-            self.state, self._record.has_run = "none", False
 
     def came_back(self, found: Beginning) -> None:
         """The saved ones were put into a fresh kernel, or could not be."""
@@ -113,8 +134,12 @@ class Variables:
         self.are_back = not found.lost
         if found.lost:
             self.saved.forget()
-        if not self._beginning.lost:  # otherwise an earlier loss is still to be reported
-            self._beginning = found
+        before = self._untold
+        if not before.lost:
+            missing = found.missing if found.lost else [*before.missing, *found.missing]
+            self._keep(replace(found, missing=missing))
+        elif not found.lost:
+            self._keep(replace(before, restored_at=found.restored_at, is_older=True))
 
     def did_not_come_back(self) -> None:
         """The kernel that should have had them has ended. The next one may try again."""
@@ -124,7 +149,8 @@ class Variables:
         """The session has gone back to this state, or is a fork and begins with it. `is_own`: it is a checkpoint of
         the session, which becomes its saved state, so that a kill of the server costs nothing."""
         self.saved.forget()
-        self.state, self._beginning = "none" if state.number is None else "present", Beginning()
+        self.state = "none" if state.number is None else "present"
+        self._keep(Beginning())
         if is_own:
             try:
                 self.saved.take(state)
@@ -139,13 +165,14 @@ class Variables:
         miss them in it."""
         if self.state == "none" or (self.state == "lost" and self._record.loss_is_said):
             return False
-        if self.state == "lost" or (self._beginning.lost and not self._beginning.is_said):
+        if self.state == "lost" or (self._untold.lost and not self._untold.is_said):
             raise self.not_saved()
         return True
 
     def not_saved(self) -> StateNotSaved:
         """The error of a copy of variables that are lost."""
-        return StateNotSaved(["they are lost", *(self._beginning.missing or self._record.why_lost)])
+        missing = self._untold.missing if self._untold.lost else []
+        return StateNotSaved(["they are lost", *(missing or self._record.why_lost)])
 
     def were_copied(self, state: SavedState) -> None:
         """A checkpoint has them as they are now: they are saved. Raises OSError."""
@@ -166,5 +193,6 @@ class Variables:
     def reset(self) -> None:
         """There are none any more, as somebody asked for that."""
         self._record.has_run = self._record.is_unchanged = self._record.loss_is_said = False
-        self.state, self._beginning = "none", Beginning()
+        self.state = "none"
+        self._keep(Beginning())
         self.saved.forget()

@@ -91,6 +91,10 @@ class Record(BaseModel):
     """That state is on disk, and nothing has run since."""
     why_lost: list[str] = []
     """Why the variables could not be saved, for the execution that reports their loss."""
+    untold_loss: bool = False
+    """Variables were lost before something else ran, and no result has said so yet."""
+    untold: list[str] = []
+    """Why; or else what did not come back with the others, which no result has said yet."""
     checkpoints: list[Checkpoint] = []
     """The oldest first."""
     came_from: str | None = None
