@@ -66,6 +66,8 @@ class Execution:
     session_created: bool = False
     has_minted_session: bool = False
     """The session was created for this call: the call named none, and the connection has none of its own."""
+    names_session: bool = False
+    """The call named the session: it may not be the caller's default."""
     had_fences: bool = False
     """Markdown fences around the code were removed."""
     logged_to_client: bool = False

@@ -78,6 +78,8 @@ def return_value(expressions: Any) -> Any:
 
 def _raise_error(answer: dict[str, Any]) -> NoReturn:
     name, value = str(answer.get("ename") or "ReturnValueError"), str(answer.get("evalue") or "")
+    if not answer:
+        value = "no handler was called: after %checkpoint and %restore none is"
     lines: Any = answer.get("traceback")
     traceback = "\n".join(map(str, cast("list[Any]", lines))) if isinstance(lines, list) else ""
     if name in ("NameError", "ReferenceError") and _NONE.match(value):

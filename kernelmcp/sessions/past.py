@@ -3,6 +3,7 @@
 Whatever goes back begins in a fresh kernel, and changes nothing before that has the variables.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
@@ -30,6 +31,7 @@ from kernelmcp.sessions.hibernation.checkpoints import Checkpoints, listed
 from kernelmcp.sessions.hibernation.envelope import StateRefused, key_of
 from kernelmcp.sessions.hibernation.saved_variables import Beginning
 from kernelmcp.sessions.hibernation.state_files import STATE_FILE, SavedState, StateNotLoaded, StateNotSaved, draft_of
+from kernelmcp.sessions.life import State
 from kernelmcp.sessions.queue import ExecutionQueue
 from kernelmcp.sessions.storage.disk_use import BLOCK_BYTES
 from kernelmcp.sessions.storage.record import Checkpoint, Record, now
@@ -49,6 +51,10 @@ class Owner(Protocol):
 
     def changed(self) -> None:
         """It has been used: it has other checkpoints, or variables and files."""
+
+
+class PlaceLost(Exception):
+    """The session was stopped while it waited: it does not count as running any more."""
 
 
 class Past:
@@ -157,14 +163,22 @@ class Past:
 
     async def go_back(self, name: str | None = None) -> tuple[Checkpoint, Beginning]:
         """Have the variables and files of a checkpoint, the newest one without a name; what has happened since is lost.
-        Raises what `checkpoint` does, and `KernelStartFailed`."""
-        return await background.complete(self._tasks, lambda: self._go_back(name))
+        Nothing changes if the caller stops waiting before that. Raises what `checkpoint` does, `KernelStartFailed`, and
+        `PlaceLost`."""
+        is_wanted = True
+        try:
+            return await background.complete(self._tasks, lambda: self._go_back(name, lambda: is_wanted))
+        except asyncio.CancelledError:
+            is_wanted = False
+            raise
 
-    async def _go_back(self, name: str | None) -> tuple[Checkpoint, Beginning]:
+    async def _go_back(self, name: str | None, is_wanted: Callable[[], bool]) -> tuple[Checkpoint, Beginning]:
         try:
             async with self._idle_turn():
+                if self._queue.life.state is State.STOPPED:
+                    raise PlaceLost
                 found = self.find(name)
-                return found, await self._become(self, found)
+                return found, await self._become(self, found, is_wanted=is_wanted)
         finally:
             self._queue.binding.give_up_start()
 

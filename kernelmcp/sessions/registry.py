@@ -6,6 +6,7 @@ know MCP.
 
 import asyncio
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import Caller, check_name, mint_handle
 from kernelmcp.sessions.hibernation.saved_variables import Beginning
 from kernelmcp.sessions.life import Event
+from kernelmcp.sessions.past import PlaceLost
 from kernelmcp.sessions.session import Observers, Session
 from kernelmcp.sessions.storage.disk_use import DiskUse
 from kernelmcp.sessions.storage.old_sessions import OldSessions
@@ -140,7 +142,7 @@ class Registry:
                 source.past.check_idle()
             if (longest_idle := self._crowded_out(caller, spared=source)) is None:
                 break
-            await self._make_room_for_fork(caller, source, longest_idle)
+            await self._make_room_kept(caller, longest_idle, spared=source)
         record = Record(
             session_id=handle,
             principal=caller.principal,
@@ -163,11 +165,13 @@ class Registry:
         self._check_open()
         session.touch()
         session.past.find(name)
-        while not _has_kernel(session) and (longest_idle := self._crowded_out(caller)) is not None:
-            await self._make_room(longest_idle)
-        if not _has_kernel(session):
-            session.life.note(Event.KERNEL_WANTED)
-        return await session.past.go_back(name)
+        while True:
+            while not _has_kernel(session) and (longest_idle := self._crowded_out(caller)) is not None:
+                await self._make_room_kept(caller, longest_idle)
+            if not _has_kernel(session):
+                session.life.note(Event.KERNEL_WANTED)
+            with suppress(PlaceLost):
+                return await session.past.go_back(name)
 
     def open_stored(self, record: Record) -> Session:
         """Open a session from disk. Raises `ServerError`, such as when another server has it, and OSError."""
@@ -241,10 +245,10 @@ class Registry:
         log.info("stopping the longest idle session to make room", session=longest_idle.id)
         await longest_idle.stop_if_idle(must_end=True, must_save=must_save)
 
-    async def _make_room_for_fork(self, caller: Caller, source: Session, longest_idle: Session) -> None:
-        """It fails if the variables of that session cannot be saved: a fork is not worth them. Raises
-        `InvalidArgument`, `StorageFailed`, `ResourceLimitExceeded`."""
-        must_save = longest_idle is source or self._settings.config.sessions.hibernate
+    async def _make_room_kept(self, caller: Caller, longest_idle: Session, *, spared: Session | None = None) -> None:
+        """Make room for a fork or a return, which fails if the variables of that session cannot be saved: it is not
+        worth them. Raises `InvalidArgument`, `StorageFailed`, `ResourceLimitExceeded`."""
+        must_save = longest_idle is spared or self._settings.config.sessions.hibernate
         try:
             with longest_idle.past.storing():
                 await self._make_room(longest_idle, must_save=must_save)

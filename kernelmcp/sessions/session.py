@@ -232,8 +232,8 @@ class Session:
     # -- its life -----------------------------------------------------------------------------------------------
 
     async def reset(self, *, variables: bool, files: bool) -> None:
-        """Reset the variables (with a fresh kernel, which cancels running and waiting executions), the workspace, or
-        both."""
+        """Reset the variables (with a fresh kernel if it has one, which cancels running and waiting executions), the
+        workspace, or both."""
         self.touch()
         if variables:
             await background.complete(self._tasks, lambda: self._replace_kernel(files=files))
@@ -244,7 +244,13 @@ class Session:
     async def _replace_kernel(self, *, files: bool) -> None:
         async with self.queue.turn:
             self.queue.cancel_all(files_deleted=files)
-            await self.queue.binding.replace(files=files)
+            if self.queue.binding.kernel is not None:
+                await self.queue.binding.replace(files=files)
+                return
+            if files:
+                await self.files.empty()
+            self.queue.binding.variables.reset()
+            self.files.save_record()
 
     async def stop(self, *, save: bool = True) -> bool:
         """End the kernel; files and transcript stay, and with `save` the variables. False if there was none."""

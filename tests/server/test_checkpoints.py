@@ -511,7 +511,7 @@ async def test_every_cell_can_be_gone_back_to(connect: Connect) -> None:
         assert (await run(client, "x, open('f').read()", session_id="s"))["result"] == "(3, '3')"
         await call(client, "checkpoint_session", session_id="s", name="asked")
         died = await execute(client, "x = 0; import os; os.abort()", session_id="s")
-        assert "restore_session(name='asked') brings back variables and files" in text(died)
+        assert "restore_session(session_id='s', name='asked') brings back variables and files" in text(died)
         await run(client, "x = 0", session_id="s")
         assert (await call(client, "restore_session", session_id="s"))["checkpoint"] == "asked"
         assert (await run(client, "x", session_id="s"))["result"] == "3"
@@ -769,7 +769,7 @@ async def test_a_name_that_a_loss_has_told_keeps_its_checkpoint(connect: Connect
     async with connect(**AUTOMATIC) as client:
         result = await execute(client, "'x' in globals()", session_id="s")
         if fields(result)["state_lost"]:
-            assert "restore_session(name='cell-1') brings back" in text(result)
+            assert "restore_session(session_id='s', name='cell-1') brings back" in text(result)
         while len(await listed(client)) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await call(client, "restore_session", session_id="s", name="cell-1")

@@ -92,7 +92,9 @@ def _checkpoint_notes(execution: Execution) -> list[str]:
         return []
     name, made_at = execution.checkpoint
     age = age_of(made_at, execution.created_at)
-    return [f"[restore_session(name={name!r}) brings back variables and files as they were {age} before this cell.]"]
+    which = f"session_id={execution.session_id!r}, " if execution.names_session else ""
+    call = f"restore_session({which}name={name!r})"
+    return [f"[{call} brings back variables and files as they were {age} before this cell.]"]
 
 
 def _why_interrupted(execution: Execution) -> str:

@@ -148,7 +148,7 @@ class ExecutionTools:
                 execution.questions = Questions()
             if can_ask(ctx):
                 execution.approvals = Approvals(has_client=True)
-            execution.session_created = created
+            execution.session_created, execution.names_session = created, session_id is not None
             execution.had_fences = had_fences
             execution.has_minted_session = session_id is None and caller.default_handle is None
         try:

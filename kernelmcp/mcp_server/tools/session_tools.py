@@ -184,8 +184,9 @@ class SessionTools:
         starts it."""
         session = self._registry.get(self.caller(ctx), session_id)
         stopped = await session.stop()
-        kept = "its variables and files" if session.queue.binding.variables.saved.exist else "its files"
-        why = f" Its variables are not: {'; '.join(session.record.why_lost)}." if session.record.why_lost else ""
+        has_variables, reasons = session.queue.binding.variables.saved.exist, session.record.why_lost
+        kept = "its variables and files" if has_variables else "its files"
+        why = f" Its variables are not: {'; '.join(reasons)}." if reasons and not has_variables else ""
         return structured_result({"session_id": session.id, "stopped": stopped}, f"Stopped; {kept} are kept.{why}")
 
     async def destroy_session(
