@@ -50,9 +50,10 @@ class Callers:
     def in_result(self, result: CallToolResult) -> CallToolResult:
         """Add the note of a continued session to its first result, whichever call that answers."""
         fields: dict[str, Any] = result.structured_content or {}
-        note = self._default.take_note(fields.get("session_id"))
-        if not note or fields.get("files_deleted"):
-            return result  # a reset workspace has nothing of the earlier one
+        # A reset workspace has nothing of the earlier one.
+        note = self._default.take_note(fields.get("session_id"), is_omitted=bool(fields.get("files_deleted")))
+        if not note:
+            return result
         first, *others = result.content
         if not isinstance(first, TextContent):
             return result.model_copy(update={"content": [TextContent(text=note), *result.content]})

@@ -53,13 +53,17 @@ class DefaultSession:
         origin = Origin.of(client, self._folder) if self._folder is not None else None
         return Caller(LOCAL, lambda: self._find(origin), origin)
 
-    def take_note(self, session_id: str | None) -> str:
+    def take_note(self, session_id: str | None, *, is_omitted: bool = False) -> str:
         """Return the note for the first result of a session that continues an earlier server's; empty afterwards, and
-        for other sessions. None: the result names no session."""
+        for other sessions. None: the result names no session. `is_omitted`: the result has no room for what it says."""
         if session_id not in (None, self._handle):
             return ""
         note, self._note = self._note, Note()
         session, self._continued = self._continued, None
+        if is_omitted:
+            if session is not None:
+                session.record.loss_is_said = False
+            return ""
         return note.if_back if session is not None and session.queue.binding.variables.are_back else note.text
 
     def _find(self, origin: Origin | None) -> str:

@@ -143,10 +143,11 @@ class Past:
     def _describe(self, folder: Path, state: SavedState, copied: Copied, name: str | None) -> Checkpoint:
         self.checkpoints.keep_packages(folder)
         count = size = whole = 0
+        missing: list[str] = []
         if state.number is not None:
             key = key_of(self._settings.home)
             envelope = state.check(key)
-            count, size = envelope.execution_count, envelope.size
+            count, size, missing = envelope.execution_count, envelope.size, envelope.dead
             whole = state.size(envelope, key)
         names = copied.entries * NAME_BYTES
         return Checkpoint(
@@ -159,6 +160,7 @@ class Past:
             size_bytes=size + copied.new_bytes + (copied.entries - copied.shared) * BLOCK_BYTES + names,
             total_bytes=whole + copied.total_bytes + copied.entries * BLOCK_BYTES + names,
             left_out=copied.left_out,
+            missing=missing,
         )
 
     async def go_back(self, name: str | None = None) -> tuple[Checkpoint, Beginning]:
@@ -352,7 +354,8 @@ def told_checkpoint(made: Checkpoint, kept: int) -> str:
     """What whoever asked for a checkpoint reads. `kept`: how many the session has."""
     what = "Variables and files" if made.number is not None else "Files (there are no variables)"
     left_out = f" {made.left_out} files that cannot be read are not in it." if made.left_out else ""
-    return f"{what} are kept as checkpoint {made.name} ({size_of(made.size_bytes)}; {kept} in all).{left_out}"
+    missing = f" Not in it: {', '.join(made.missing)}." if made.missing else ""
+    return f"{what} are kept as checkpoint {made.name} ({size_of(made.size_bytes)}; {kept} in all).{missing}{left_out}"
 
 
 def told_restored(found: Checkpoint, beginning: Beginning, record: Record) -> str:

@@ -15,7 +15,7 @@ from kernelmcp.cells.log import CellLog
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.ids import is_id, mint_id
 from kernelmcp.executions.kept_executions import KeptExecutions
-from kernelmcp.kernel.process import PAST_REQUEST
+from kernelmcp.kernel.process import PAST_REQUEST, VARIABLES_LOST
 from kernelmcp.output.sanitize import clean
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.storage.record import Record
@@ -23,6 +23,7 @@ from kernelmcp.sessions.storage.record import Record
 # Bounds memory if a person's client never learns that a cell has ended (its kernel hangs).
 MAX_RUNNING = 100
 MAX_CLIENT_CHARS = 100
+MAX_LANGUAGE_CHARS = 64
 
 
 class PersonsCells:
@@ -72,6 +73,10 @@ class PersonsCells:
             if msg_id in self._requests and execution is None:
                 client = clean(str(request.get("session", "")))[:MAX_CLIENT_CHARS]
                 self._requests[msg_id] = self._begin(content, msg_id, client)
+        elif kind == VARIABLES_LOST and msg_id in self._requests:
+            language = content.get("language")
+            named = clean(language)[:MAX_LANGUAGE_CHARS] if isinstance(language, str) else None
+            self._binding.variables.ended(lost=True, language=named)
         elif kind == PAST_REQUEST and execution is not None:
             self._ask(execution, content)
         elif execution is not None:

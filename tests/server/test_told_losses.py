@@ -108,6 +108,15 @@ async def test_a_loss_that_a_note_has_told_is_not_told_again_after_a_persons_cel
         assert "gone" not in text(result)
 
 
+async def test_a_reset_of_the_files_does_not_repeat_the_note(connect: Connect) -> None:
+    async with killed(connect) as client:
+        await run(client, "x = 1; open('f', 'w').close()")
+    async with connect() as client:
+        assert "Its variables and imports are lost" in text(await client.call_tool("get_workspace_info", {}))
+        await client.call_tool("reset_workspace", {"scope": "files"})
+        assert RESTARTED not in text(await execute(client, "1"))
+
+
 async def test_a_loss_that_a_stopped_cell_has_told_is_not_told_again(connect: Connect) -> None:
     async with connect() as client:
         await run(client, "z = 1", session_id="s")

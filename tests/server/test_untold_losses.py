@@ -67,6 +67,15 @@ async def end_kernels(client: Client) -> None:
     await until(client, "s", "stopped")
 
 
+async def replace_guest() -> None:
+    [pid] = kernel_pids()
+    before = psutil.Process(pid).children()
+    for guest in before:
+        guest.kill()
+    while set(psutil.Process(pid).children()) <= set(before):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
 async def running(client: Client) -> int:
     return sum(each["state"] != "stopped" for each in (await call(client, "get_sessions"))["sessions"])
 
@@ -171,6 +180,24 @@ async def test_a_persons_cell_and_a_stop_hide_not_what_did_not_come_back(connect
         assert "Not back: variables of shell" in text(await execute(client, "x, z", session_id="s"))
 
 
+@pytest.mark.parametrize("when", ["before the cell", "in the cell"])
+async def test_a_guest_that_ends_before_the_model_runs_anything_is_no_secret_of_a_person(
+    connect: Connect, tmp_path: Path, when: str
+) -> None:
+    async with connect(SERVER__RUNTIME=str(tmp_path / "r")) as client:
+        await run(client, "x = 1", session_id="s")
+        async with person_of(client, tmp_path / "r") as person:
+            if when == "in the cell":
+                person.execute("open('begun', 'w').close(); import time; time.sleep(1000)")
+                await until_begun(client)
+            await replace_guest()
+            await until(client, "s", "idle")
+            await person.execute_interactive("z = 1", timeout=DEADLINE)
+        result = await execute(client, f"{HAS_X}, z", session_id="s")
+        assert (fields(result)["result"], fields(result)["state_lost"]) == ("(False, 1)", True)
+        assert not says_lost(await execute(client, "1", session_id="s"))
+
+
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +215,15 @@ async def test_no_cell_makes_a_checkpoint_before_a_loss_is_said(connect: Connect
         assert (await run(client, "x", session_id="s"))["result"] == "1"
         made: Any = await call(client, "checkpoint_session", session_id="s", name="after")
         assert made["checkpoint"] == "after"
+
+
+async def test_a_checkpoint_says_what_is_not_in_it(connect: Connect) -> None:
+    async with connect() as client:
+        await call(client, "execute_command", command="y=2", session_id="s")
+        await run(client, "x = 1", session_id="s")
+        made = await client.call_tool("checkpoint_session", {"session_id": "s", "name": "a"})
+        assert "Not in it: variables of shell (" in text(made)
+        assert "Not in it: variables of shell (" in text(await execute(client, "%checkpoint b", session_id="s"))
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------

@@ -57,6 +57,8 @@ class Checkpoint(BaseModel):
     """With what it shares."""
     left_out: int = 0
     """Files that could not be copied."""
+    missing: list[str] = []
+    """What is not in it of the variables: names for a person."""
     is_automatic: bool = False
     after: str | None = None
     """The folder of the one that the session came from when this one was made."""

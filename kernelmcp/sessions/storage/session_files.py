@@ -167,7 +167,6 @@ class SessionFiles:
         async with self.lock:
             self._home.check()
             self.note_changed()
-            self._record.loss_is_said = False  # the note is about files, too, and is omitted
             self._note_written()
             if self.sandbox is None:
                 self._record.sandboxes = []
