@@ -69,20 +69,21 @@ class PersonsCells:
             elif len(self._requests) < MAX_RUNNING:
                 self._requests.setdefault(msg_id, None)
                 self.idle.clear()
-        elif kind == "execute_input":
-            if msg_id in self._requests and execution is None:
-                client = clean(str(request.get("session", "")))[:MAX_CLIENT_CHARS]
-                self._requests[msg_id] = self._begin(content, msg_id, client)
+        elif kind == "execute_input" and msg_id in self._requests and execution is None:
+            client = clean(str(request.get("session", "")))[:MAX_CLIENT_CHARS]
+            self._requests[msg_id] = self._begin(content, msg_id, client)
         elif kind == VARIABLES_LOST and msg_id in self._requests:
-            language = content.get("language")
-            named = clean(language)[:MAX_LANGUAGE_CHARS] if isinstance(language, str) else None
-            self._binding.variables.ended(lost=True, language=named)
+            self._lost(content.get("language"))
         elif kind == PAST_REQUEST and execution is not None:
             self._ask(execution, content)
         elif execution is not None:
             if kind == "display_data":
                 self._binding.note_packages(content)
             execution.hear(kind, content)
+
+    def _lost(self, language: object) -> None:
+        named = clean(language)[:MAX_LANGUAGE_CHARS] if isinstance(language, str) else None
+        self._binding.variables.ended(lost=True, language=named)
 
     async def wait_idle(self, cancelled: asyncio.Event) -> None:
         """Wait while a person's cell runs: its time does not count as the model's. Ends when `cancelled` is set,

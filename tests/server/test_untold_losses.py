@@ -217,6 +217,18 @@ async def test_no_cell_makes_a_checkpoint_before_a_loss_is_said(connect: Connect
         assert made["checkpoint"] == "after"
 
 
+async def test_a_return_without_a_name_takes_the_checkpoint_that_the_note_names(connect: Connect) -> None:
+    async with killed(connect) as client:
+        await run(client, "x = 1")
+        await call(client, "checkpoint_session", name="good")
+        await run(client, "x = 2")
+    async with connect() as client:
+        assert "restore_session(name='good') brings back" in text(await client.call_tool("get_workspace_info", {}))
+        await call(client, "checkpoint_session", name="files")
+        assert (await call(client, "restore_session"))["checkpoint"] == "good"
+        assert (await run(client, "x"))["result"] == "1"
+
+
 async def test_a_checkpoint_says_what_is_not_in_it(connect: Connect) -> None:
     async with connect() as client:
         await call(client, "execute_command", command="y=2", session_id="s")

@@ -36,13 +36,13 @@ class Checkpoints:
 
     def find(self, name: str | None, *, is_unchanged: bool = False, argument: str = "name") -> Checkpoint:
         """The checkpoint with this name. Without a name, of those that the session has come through: the newest one
-        that somebody asked for, or else the newest; from that one it goes on to the one before, if it `is_unchanged`
-        since. Raises `InvalidArgument`."""
+        that somebody asked for and that has variables, or else the newest; from that one it goes on to the one before,
+        if it `is_unchanged` since. Raises `InvalidArgument`."""
         all_of_them, line = self._record.checkpoints, self._record.line
         if name is not None:
             found = [each for each in all_of_them if each.name == name]
         else:
-            asked_for = [each for each in line if not each.is_automatic]
+            asked_for = [each for each in line if not each.is_automatic and each.number is not None]
             found = asked_for or line[1 if is_unchanged else 0 :]
         if found:
             return found[0]
