@@ -195,6 +195,7 @@ def test_a_result_that_is_read_late_hides_no_later_loss(start: Callable[[], Serv
 def test_the_loss_of_a_language_is_named(start: Callable[[], Server]) -> None:
     server = start()
     server.run(loses=True, language="javascript")
+    server.run(loses=True, language="javascript")
     found = server.run_and_tell()
     assert (found.lost, found.missing) == (False, ["variables of javascript"])
     assert not server.run_and_tell().missing

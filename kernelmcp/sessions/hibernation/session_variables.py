@@ -77,8 +77,7 @@ class Variables:
         is_said, self._record.loss_is_said = self._record.loss_is_said, False
         if self.state == "lost":
             missing = self._untold.missing if self._untold.lost else []
-            reasons = [*missing, *(reason for reason in why if reason not in missing)]
-            self._keep(Beginning(lost=True, missing=reasons, is_said=is_said))
+            self._keep(Beginning(lost=True, missing=_joined(missing, why), is_said=is_said))
         elif self._untold.lost:
             self._keep(replace(self._untold, is_older=True))
         self._note_run()
@@ -89,7 +88,7 @@ class Variables:
         function is called, because somebody gets its result, the next executions report what it reports."""
         if lost and not self._untold.lost:
             named = [f"variables of {language}"] if language else []
-            self._keep(Beginning(lost=not language, missing=[*self._untold.missing, *named]))
+            self._keep(Beginning(lost=not language, missing=_joined(self._untold.missing, named)))
         untold, runs = self._untold, self.runs
 
         def tell() -> None:
@@ -136,8 +135,7 @@ class Variables:
             self.saved.forget()
         before = self._untold
         if not before.lost:
-            missing = found.missing if found.lost else [*before.missing, *found.missing]
-            self._keep(replace(found, missing=missing))
+            self._keep(found if found.lost else replace(found, missing=_joined(before.missing, found.missing)))
         elif not found.lost:
             self._keep(replace(before, restored_at=found.restored_at, is_older=True))
 
@@ -196,3 +194,7 @@ class Variables:
         self.state = "none"
         self._keep(Beginning())
         self.saved.forget()
+
+
+def _joined(earlier: list[str], later: list[str]) -> list[str]:
+    return list(dict.fromkeys([*earlier, *later]))
