@@ -296,6 +296,12 @@ class Execution:
         else:
             self.finish("dead", error, state_lost=False)
 
+    def finish_left(self, checkpoint: str) -> None:
+        """The session went back to a checkpoint, and has left the kernel in which it waited for a person's cell."""
+        self.lost_before, self.restored_at, self.missing = False, None, []
+        text = f"The session went back to checkpoint {checkpoint} before the cell began. Run it again."
+        self.finish("interrupted", GuestError("Cancelled", text, ""), state_lost=False)
+
     def finish_interrupted(self) -> None:
         """It was interrupted after it got a kernel, but before its code began."""
         self.finish(self.interruption or "interrupted", self._interruption_error(), state_lost=False)

@@ -259,6 +259,9 @@ class ExecutionQueue:
         except KernelDied as exc:
             if self.binding.holds(kernel):
                 self.binding.kill()
+            elif self.binding.kernel is not None and self.binding.went_back_to is not None:
+                execution.finish_left(self.binding.went_back_to)
+                return
             execution.finish_killed(exc.message)
         except asyncio.CancelledError:
             # The server or the session ends: keep the cell's output so far.

@@ -198,6 +198,24 @@ async def test_a_guest_that_ends_before_the_model_runs_anything_is_no_secret_of_
         assert not says_lost(await execute(client, "1", session_id="s"))
 
 
+async def test_a_cell_behind_a_persons_restore_was_not_begun_and_loses_nothing(
+    connect: Connect, tmp_path: Path
+) -> None:
+    async with connect(SERVER__RUNTIME=str(tmp_path / "r")) as client:
+        await run(client, "x = 1", session_id="s")
+        await call(client, "checkpoint_session", session_id="s", name="good")
+        for _ in range(4):  # whether it gets behind it is a race
+            async with person_of(client, tmp_path / "r") as person:
+                person.execute("%restore good")
+                result = await execute(client, "x += 1; x", session_id="s")
+            found = fields(result)
+            assert (found["status"], found["result"]) in {("ok", "2"), ("interrupted", None)}, text(result)
+            assert not says_lost(result)
+            if found["status"] == "interrupted":
+                assert "went back to checkpoint good before the cell began" in text(result)
+                assert (await run(client, "x", session_id="s"))["result"] == "1"
+
+
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
