@@ -77,7 +77,6 @@ class DefaultSession:
     def _continue(self, origin: Origin) -> Session | None:
         for record in self._candidates(origin):
             before = record.last_used_at
-            is_known = self._registry.find_open(LOCAL, record.session_id) is not None
             try:
                 session = self._registry.open_stored(record)
             except (ServerError, OSError) as exc:  # another server has it or has deleted it, or it is damaged
@@ -88,7 +87,7 @@ class DefaultSession:
             except SessionDamaged as exc:
                 self._note = _passed_over(record.session_id, exc)
                 continue
-            if not is_known:  # otherwise the client has named it, and calls that named it tell of losses
+            if not session.is_named:  # otherwise calls that named it tell of losses
                 self._note = _note_on(session, before)
                 self._continued, session.record.loss_is_said = session, session.queue.binding.variables.are_lost
             return session

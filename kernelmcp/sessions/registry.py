@@ -70,6 +70,7 @@ class Registry:
             check_name(handle)
             session = self._sessions.get((caller.principal, handle)) or self._reopen(caller, handle)
             if session is not None and not session.life.is_ending:
+                session.is_named = session.is_named or session_id is not None
                 return session
         if handle is None:
             raise SessionNotFound(
@@ -98,6 +99,8 @@ class Registry:
                 await asyncio.shield(session.deleted)
             # No await from here on: two calls must not create the same session twice.
             session = session or self._reopen(caller, handle)
+            if session is not None and session_id is not None:
+                session.is_named = True
             if session is not None and _has_kernel(session):
                 return session, False
             if (longest_idle := self._crowded_out(caller)) is None:

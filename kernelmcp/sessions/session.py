@@ -106,6 +106,8 @@ class Session:
         self._lock = lock
         self.is_saving = False
         """The server ends, and the variables are not on disk yet."""
+        self.is_named = False
+        """A call has named it, so it is not only the default of its connection."""
         self._observers = observers
         saved = SavedVariables(settings.home, directory, record, enabled=settings.config.sessions.hibernate)
         self.queue = ExecutionQueue(settings, pool, tasks, record, files, saved, self.executions, self.log, self)

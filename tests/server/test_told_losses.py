@@ -108,6 +108,16 @@ async def test_a_loss_that_a_note_has_told_is_not_told_again_after_a_persons_cel
         assert "gone" not in text(result)
 
 
+async def test_the_note_comes_although_an_execution_was_looked_up_before(connect: Connect) -> None:
+    async with killed(connect, SESSIONS__INLINE_WAIT_SECONDS="0") as client:
+        begun = await run(client, "import time; time.sleep(1000)")
+        while (await call(client, "get_sessions"))["sessions"][0]["state"] != "busy":
+            pass
+    async with connect() as client:
+        await client.call_tool("get_execution", {"execution_id": begun["execution_id"]})
+        assert "This continues your session" in text(await execute(client, "1"))
+
+
 async def test_a_reset_of_the_files_does_not_repeat_the_note(connect: Connect) -> None:
     async with killed(connect) as client:
         await run(client, "x = 1; open('f', 'w').close()")
