@@ -130,8 +130,8 @@ class Execution:
     """Number of calls that wait for its end, and get its result."""
     has_lost: bool = False
     """It has lost variables itself."""
-    tell: Callable[[], None] | None = None
-    """To be called once when somebody gets the result."""
+    on_told: Callable[[], None] | None = None
+    """Called once, when somebody gets the result."""
 
     def __post_init__(self) -> None:
         self.done = asyncio.Event()
@@ -233,17 +233,11 @@ class Execution:
         interrupted = self._interruption_error() if status != "ok" else None
         self.finish(status, error or interrupted, state_lost=state_lost)
 
-    def say(self, tell: Callable[[], None]) -> None:
-        """Have `tell` called once somebody gets the result: now, if a call waits for it."""
-        self.tell = tell
-        if self.callers:
-            self.was_told()
-
-    def was_told(self) -> None:
-        """Somebody gets the result."""
-        tell, self.tell = self.tell, None
-        if tell is not None:
-            tell()
+    def told(self) -> None:
+        """Note that somebody gets the result."""
+        on_told, self.on_told = self.on_told, None
+        if on_told is not None:
+            on_told()
 
     def expressions(self) -> dict[str, str]:
         """The user_expressions of its request."""

@@ -207,8 +207,10 @@ class ExecutionQueue:
                 execution.grace_timer.cancel()
             self._note_end(kernel)
             if execution.done.is_set():
-                ended = self.binding.variables.ended(lost=execution.has_lost, language=execution.language)
-                execution.say(ended)
+                ended = self.binding.variables.ended
+                execution.on_told = ended(lost=execution.has_lost, language=execution.language)
+                if execution.callers:
+                    execution.told()
                 self._owner.execution_ended(execution)
 
     async def _bind(self, execution: Execution) -> Kernel | None:

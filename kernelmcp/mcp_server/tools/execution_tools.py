@@ -208,7 +208,7 @@ class ExecutionTools:
         if execution.failure is not None:
             raise execution.failure
         if execution.done.is_set():
-            execution.was_told()
+            execution.told()
             await self._log.report(execution, ctx)
         budget = self._settings.policy.output_budget_chars
         host = self._host(execution, ctx)
