@@ -21,6 +21,7 @@ from kernelmcp.cells.fold import Fold, guest_error
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import handler_call
 from kernelmcp.executions.approvals import Approvals
+from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.ids import mint_id
 from kernelmcp.executions.listener import Listener
 from kernelmcp.executions.questions import Questions
@@ -94,7 +95,7 @@ class Execution:
     language: str | None = None
     """Set if the cell is not in the main language: it can lose only the variables of its own language."""
     lost_before: bool = False
-    """Variables of earlier executions are lost, and the result of this one must say so."""
+    """Variables of earlier executions are lost, and the result of this one says so."""
     restored_at: str | None = None
     """The variables of earlier executions came back before it, as they were saved then."""
     missing: list[str] = field(default_factory=list[str])
@@ -128,10 +129,12 @@ class Execution:
     """Number of cells that a person ran in the session between the previous execution and this one."""
     callers: int = 0
     """Number of calls that wait for its end, and get its result."""
-    has_lost: bool = False
-    """It has lost variables itself."""
+    guest_lost: bool = False
+    """Its guest has lost variables, while the kernel goes on."""
+    take: Callable[[], Beginning] | None = None
+    """Called once, when somebody gets the result: what that says of earlier variables, and no other result does."""
     on_told: Callable[[], None] | None = None
-    """Called once, when somebody gets the result."""
+    """Called once, when somebody gets the result, which says what the execution has lost itself."""
 
     def __post_init__(self) -> None:
         self.done = asyncio.Event()
@@ -175,8 +178,9 @@ class Execution:
     # -- ends ---------------------------------------------------------------------------------------------------
 
     def finish(self, status: Status, error: GuestError | None, *, state_lost: bool) -> None:
-        self.status, self.error, self.has_lost = status, error, state_lost
-        self.state_lost = state_lost or self.lost_before
+        if self.callers:
+            self._take()
+        self.status, self.error, self.state_lost = status, error, state_lost or self.lost_before
         self.outputs.error = error
         if self.fold is not None:
             self.fold.is_late = True
@@ -201,7 +205,7 @@ class Execution:
         metadata: Any = reply.get("metadata", {}).get("kernelmcp")
         ours: dict[str, Any] = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
         state_lost = ours.get("state_lost") is True
-        if isinstance(language := ours.get("language"), str) and not self.lost_before:
+        if isinstance(language := ours.get("language"), str):
             self.language = clean(language)[:64]
         if ours.get("limit") == "cpu_seconds" and self.interruption is None:
             self.limit, self.interruption = "cpu_seconds", "timeout"
@@ -230,6 +234,7 @@ class Execution:
         if state_lost and not died and self.language in self.losses_said:
             self.losses_said.remove(self.language)
             state_lost = False
+        self.guest_lost = state_lost
         interrupted = self._interruption_error() if status != "ok" else None
         self.finish(status, error or interrupted, state_lost=state_lost)
 
@@ -238,6 +243,16 @@ class Execution:
         on_told, self.on_told = self.on_told, None
         if on_told is not None:
             on_told()
+        self._take()
+
+    def _take(self) -> None:
+        take, self.take = self.take, None
+        if take is None:
+            return
+        found = take()
+        self.lost_before, self.restored_at, self.missing = found.lost, found.restored_at, found.missing
+        self.loss_is_said, self.loss_is_older = found.is_said, found.is_older
+        self.state_lost = self.state_lost or found.lost
 
     def expressions(self) -> dict[str, str]:
         """The user_expressions of its request."""
@@ -292,7 +307,7 @@ class Execution:
 
     def finish_left(self, checkpoint: str) -> None:
         """The session went back to a checkpoint, and has left the kernel in which it waited for a person's cell."""
-        self.lost_before, self.restored_at, self.missing = False, None, []
+        self.take = None
         text = f"The session went back to checkpoint {checkpoint} before the cell began. Run it again."
         self.finish("interrupted", GuestError("Cancelled", text, ""), state_lost=False)
 

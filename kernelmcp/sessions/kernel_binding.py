@@ -16,6 +16,7 @@ import structlog
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed
+from kernelmcp.executions.beginning import Beginning
 from kernelmcp.files.home import SandboxDirectory
 from kernelmcp.files.tree_copy import Copied
 from kernelmcp.kernel.connection import IopubListener
@@ -23,7 +24,7 @@ from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.hibernation.checkpoints import gone_back_from
-from kernelmcp.sessions.hibernation.saved_variables import Beginning, SavedVariables
+from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.hibernation.session_variables import Variables
 from kernelmcp.sessions.hibernation.state_files import (
     STATE_FILE,

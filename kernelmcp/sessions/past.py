@@ -18,6 +18,7 @@ import structlog
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound, StorageFailed
+from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import SandboxDirectory
 from kernelmcp.files.listing import size_of
@@ -29,7 +30,6 @@ from kernelmcp.sessions.caller import check_name
 from kernelmcp.sessions.hibernation.automatic import AutomaticCheckpoints
 from kernelmcp.sessions.hibernation.checkpoints import Checkpoints, listed
 from kernelmcp.sessions.hibernation.envelope import StateRefused, key_of
-from kernelmcp.sessions.hibernation.saved_variables import Beginning
 from kernelmcp.sessions.hibernation.state_files import STATE_FILE, SavedState, StateNotLoaded, StateNotSaved, draft_of
 from kernelmcp.sessions.life import State
 from kernelmcp.sessions.queue import ExecutionQueue
@@ -219,7 +219,7 @@ class Past:
 
     async def _leave_for(self, checkpoint: Checkpoint, kernel: Kernel, execution: Execution) -> None:
         async def leave(beginning: Beginning) -> None:
-            execution.lost_before, execution.restored_at, execution.missing = False, None, []
+            execution.take = None  # what it would say is true no more
             kernel.answer_past(told_restored(checkpoint, beginning, self._record), is_ok=True, is_left=True)
             with anyio.move_on_after(LEAVE_SECONDS):
                 await execution.done.wait()

@@ -83,7 +83,10 @@ class PersonsCells:
 
     def _lost(self, language: object) -> None:
         named = clean(language)[:MAX_LANGUAGE_CHARS] if isinstance(language, str) else None
-        self._binding.variables.ended(lost=True, language=named)
+        if named in self._binding.losses_said:
+            self._binding.losses_said.remove(named)
+        else:
+            self._binding.variables.ended(guest_lost=True, language=named)
 
     async def wait_idle(self, cancelled: asyncio.Event) -> None:
         """Wait while a person's cell runs: its time does not count as the model's. Ends when `cancelled` is set,

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import anyio
@@ -208,7 +209,7 @@ class ExecutionQueue:
             self._note_end(kernel)
             if execution.done.is_set():
                 ended = self.binding.variables.ended
-                execution.on_told = ended(lost=execution.has_lost, language=execution.language)
+                execution.on_told = ended(guest_lost=execution.guest_lost, language=execution.language)
                 if execution.callers:
                     execution.told()
                 self._owner.execution_ended(execution)
@@ -234,14 +235,9 @@ class ExecutionQueue:
             self.life.note(Event.EXECUTION_BEGAN)
             execution.started = time.monotonic()
             self._log.began(execution.id)
-            beginning = self.binding.variables.begin()
-            execution.lost_before, execution.restored_at = beginning.lost, beginning.restored_at
-            execution.missing = beginning.missing
+            execution.take = partial(self.binding.variables.take, self.binding.variables.begin())
             execution.checkpoint = self._record.newest_with_variables
-            execution.loss_is_said, execution.loss_is_older = beginning.is_said, beginning.is_older
             execution.persons_cells = self.persons.take_count()
-            if execution.persons_cells:
-                self.binding.losses_said.clear()  # this execution must report guests that ended in a person's cell
             execution.losses_said = self.binding.losses_said
             return kernel
 

@@ -17,6 +17,7 @@ import structlog
 from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ExecutionNotFound, InvalidArgument, ResourceLimitExceeded, SessionNotFound, StorageFailed
+from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
@@ -24,7 +25,6 @@ from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import Caller, check_name, mint_handle
-from kernelmcp.sessions.hibernation.saved_variables import Beginning
 from kernelmcp.sessions.life import Event
 from kernelmcp.sessions.past import PlaceLost
 from kernelmcp.sessions.session import Observers, Session

@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from kernelmcp.errors import KernelStartFailed
+from kernelmcp.executions.beginning import Beginning
 from kernelmcp.kernel.process import Kernel
-from kernelmcp.sessions.hibernation.saved_variables import Beginning, SavedVariables
+from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.hibernation.state_files import SavedState
 from kernelmcp.sessions.storage.record import Record
 

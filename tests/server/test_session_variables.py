@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp.sessions.hibernation.saved_variables import Beginning, SavedVariables
+from kernelmcp.executions.beginning import Beginning
+from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.hibernation.session_variables import Variables
 from kernelmcp.sessions.hibernation.state_files import STATE_FILE, SavedState, StateNotSaved
 from kernelmcp.sessions.storage.record import Record, now, read_record
@@ -36,14 +37,20 @@ class Server:
         self.variables.kernel_ended()
         self.save_record()
 
-    def run(self, *, loses: bool = False, language: str | None = None) -> tuple[Beginning, Callable[[], None]]:
-        """An execution: what its result says, and the function that somebody gets it by."""
-        return self.variables.begin(), self.variables.ended(lost=loses, language=language)
+    def run(self, *, loses: bool = False, language: str | None = None) -> Callable[[], Beginning]:
+        """An execution. Returns a function that is called when somebody gets the result, and returns what that says of
+        earlier variables."""
+        number = self.variables.begin()
+        tell = self.variables.ended(guest_lost=loses, language=language)
+
+        def told() -> Beginning:
+            tell()
+            return self.variables.take(number)
+
+        return told
 
     def run_and_tell(self) -> Beginning:
-        found, tell = self.run()
-        tell()
-        return found
+        return self.run()()
 
     def checkpoint(self, number: int | None = 7) -> SavedState:
         folder = self.directory / "checkpoint"
@@ -61,8 +68,7 @@ def start(tmp_path: Path) -> Callable[[], Server]:
 
 def test_the_first_execution_is_on_disk_before_it_is_sent(start: Callable[[], Server]) -> None:
     killed = start()
-    assert not killed.variables.begin().lost  # there was nothing to lose
-    assert not killed.variables.begin().lost
+    assert not killed.run_and_tell().lost  # there was nothing to lose
     written = read_record(killed.directory)
     assert written is not None
     assert written.has_run
@@ -75,7 +81,7 @@ def test_the_first_execution_is_on_disk_before_it_is_sent(start: Callable[[], Se
 
 def test_what_another_client_executes_is_on_disk_at_once(start: Callable[[], Server]) -> None:
     start().variables.note_used()
-    assert start().variables.begin().lost
+    assert start().run_and_tell().lost
 
 
 def test_a_persons_cell_passes_a_loss_on_to_the_next_execution(start: Callable[[], Server]) -> None:
@@ -90,15 +96,62 @@ def test_a_persons_cell_passes_a_loss_on_to_the_next_execution(start: Callable[[
     assert not following.run_and_tell().lost
 
 
-def test_a_loss_is_reported_until_somebody_gets_the_result(start: Callable[[], Server]) -> None:
+def test_a_loss_is_said_by_the_first_result_that_somebody_gets(start: Callable[[], Server]) -> None:
     start().variables.begin()
     server = start()
-    first, tell = server.run()
-    second, _ = server.run()
-    assert (first.lost, first.is_older) == (True, False)
-    assert (second.lost, second.is_older) == (True, True)
-    tell()  # the second has been reported by now, so what it says counts
-    assert server.run_and_tell().lost
+    first, second = server.run(), server.run()
+    found = second()
+    assert (found.lost, found.is_older) == (True, True)
+    assert not first().lost
+    assert not server.run_and_tell().lost
+
+
+def test_the_first_cell_after_a_loss_says_so_while_others_wait(start: Callable[[], Server]) -> None:
+    start().variables.begin()
+    server = start()
+    first, second = server.run(), server.run()
+    found = first()
+    assert (found.lost, found.is_older) == (True, False)
+    assert not second().lost
+
+
+def test_an_older_result_does_not_say_what_came_later(start: Callable[[], Server]) -> None:
+    server = start()
+    older = server.run()
+    server.run(loses=True)
+    assert not older().lost
+    found = server.run_and_tell()
+    assert (found.lost, found.is_older) == (True, False)
+
+
+def test_a_loss_after_the_one_that_a_note_has_told_is_said(start: Callable[[], Server]) -> None:
+    start().variables.begin()
+    server = start()
+    server.record.loss_is_said = True
+    server.run(loses=True)
+    found = server.run_and_tell()
+    assert (found.lost, found.is_said) == (True, False)
+
+
+def test_what_a_note_has_told_is_not_said_by_the_next_server(start: Callable[[], Server]) -> None:
+    start().variables.begin()
+    server = start()
+    server.record.loss_is_said = True
+    server.run()
+    server.stop()
+    following = start()
+    following.variables.came_back(Beginning(restored_at="then"))
+    assert following.variables.are_there()
+    assert not following.run_and_tell().lost
+
+
+def test_a_reset_ends_a_cell_that_is_not_missed(start: Callable[[], Server]) -> None:
+    server = start()
+    number = server.variables.begin()
+    server.variables.kernel_ended()
+    server.variables.reset()
+    server.variables.ended(guest_lost=False, language=None)
+    assert not server.variables.take(number).lost
     assert not server.run_and_tell().lost
 
 
@@ -142,10 +195,10 @@ def test_saved_variables_are_brought_back_by_the_next_server(start: Callable[[],
     following.variables.kernel_began()
     assert (following.variables.state, following.variables.are_back) == ("present", True)
     assert following.variables.are_untouched  # a stop now needs no save
-    assert following.variables.begin().restored_at == "then"
+    assert following.run_and_tell().restored_at == "then"
     assert following.variables.are_unsaved
     assert not (following.directory / STATE_FILE).exists()
-    assert start().variables.begin().lost
+    assert start().run_and_tell().lost
 
 
 def test_a_restore_that_fails_is_said_once_and_deletes_the_state(start: Callable[[], Server]) -> None:
@@ -176,7 +229,7 @@ def test_a_cell_that_ends_its_kernel_is_followed_by_one_that_says_so(
     server = start()
     server.variables.begin()
     server.variables.kernel_ended()
-    tell = server.variables.ended(lost=True, language=None)
+    tell = server.variables.ended(guest_lost=False, language=None)
     if is_told:
         tell()
     assert server.record.has_run is not is_told
@@ -184,11 +237,21 @@ def test_a_cell_that_ends_its_kernel_is_followed_by_one_that_says_so(
     assert not server.run_and_tell().lost
 
 
+def test_a_cell_that_began_after_a_loss_does_not_say_what_was_read_meanwhile(start: Callable[[], Server]) -> None:
+    server = start()
+    server.variables.begin()
+    server.variables.kernel_ended()
+    tell = server.variables.ended(guest_lost=False, language=None)
+    second = server.run()
+    tell()
+    assert not second().lost
+
+
 def test_a_result_that_is_read_late_hides_no_later_loss(start: Callable[[], Server]) -> None:
     server = start()
-    _, tell = server.run()
+    first = server.run()
     server.variables.kernel_ended()  # a stop
-    tell()
+    first()
     assert server.run_and_tell().lost
 
 
@@ -235,10 +298,10 @@ def test_lost_variables_are_not_copied_before_somebody_was_told(start: Callable[
     server.variables.note_used()
     with pytest.raises(StateNotSaved, match="they are lost"):
         server.variables.are_there()
-    _, tell = server.run()
+    told = server.run()
     with pytest.raises(StateNotSaved, match="they are lost"):
         server.variables.are_there()
-    tell()
+    told()
     assert server.variables.are_there()
 
 
@@ -257,7 +320,7 @@ def test_a_fork_and_a_checkpoint_without_variables_leave_no_saved_state(start: C
     assert (server.variables.state, server.saved.exist) == ("present", False)
     server.variables.are_those_of(server.checkpoint(None), is_own=True)
     assert (server.variables.state, server.saved.exist) == ("none", False)
-    assert not server.variables.begin().lost
+    assert not server.run_and_tell().lost
 
 
 def test_an_unwanted_state_is_lost_and_a_reset_is_no_loss(start: Callable[[], Server]) -> None:
@@ -268,7 +331,7 @@ def test_an_unwanted_state_is_lost_and_a_reset_is_no_loss(start: Callable[[], Se
     assert server.variables.are_lost
     assert not server.saved.exist
     server.variables.reset()
-    assert not server.variables.begin().lost
+    assert not server.run_and_tell().lost
 
 
 def test_a_session_is_as_checkpointed_until_something_runs_or_is_lost(start: Callable[[], Server]) -> None:

@@ -1,6 +1,6 @@
 """The notes below a result's text: what still runs, was truncated, lost or written, and the next step."""
 
-from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.execution import GONE, Execution
 from kernelmcp.files.volume_files import is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED
 from kernelmcp.mcp_server.results import tool_call_fields
@@ -12,8 +12,8 @@ from kernelmcp.sessions.default_session import age_of
 MAX_NAMED_FILES = 10
 MAX_FILE_NAMES_CHARS = 500
 LOST_EARLIER = (
-    "The kernel was restarted before an earlier cell, whose result you have not seen. What the session had until then "
-    "is gone; files are kept. What has run since is there."
+    "The kernel was restarted before an earlier cell. What the session had until then is gone; files are kept. What "
+    "has run since is there."
 )
 
 
@@ -52,7 +52,7 @@ def notes(view: View) -> list[str]:
     fences = ["[The Markdown fences around the code were taken off.]"] if execution.had_fences else []
     return [
         *found,
-        *_variable_notes(execution),
+        *variable_notes(execution),
         *fences,
         *_person_notes(view),
         *_missing_notes(view),
@@ -60,7 +60,7 @@ def notes(view: View) -> list[str]:
     ]
 
 
-def _variable_notes(execution: Execution) -> list[str]:
+def variable_notes(execution: Execution) -> list[str]:
     """What became of the variables of earlier executions."""
     missing = execution.missing
     if execution.restored_at is not None and not execution.state_lost:
@@ -77,11 +77,12 @@ def _variable_notes(execution: Execution) -> list[str]:
 def _loss_notes(execution: Execution) -> list[str]:
     missing = execution.missing
     if execution.status in ("ok", "error"):
+        if execution.lost_before:
+            why = f" They could not be kept: {'; '.join(missing)}." if missing else ""
+            told = LOST_EARLIER if execution.loss_is_older else f"The kernel was restarted before this cell. {GONE}"
+            return [f"[{told}{why}]"]
         which = f"The process of {execution.language}" if execution.language else "The kernel"
-        why = f" They could not be kept: {'; '.join(missing)}." if execution.lost_before and missing else ""
-        if execution.lost_before and execution.loss_is_older:
-            return [f"[{LOST_EARLIER}{why}]"]
-        return [f"[{which} was restarted before this cell. {execution.gone}{why}]"]
+        return [f"[{which} was restarted before this cell. {execution.gone}]"]
     if execution.error and execution.gone not in execution.error.value:
         return [f"[{execution.gone}]"]
     return []

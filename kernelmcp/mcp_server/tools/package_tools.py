@@ -22,6 +22,7 @@ from kernelmcp.mcp_server.callers import minted_note
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results import installs
 from kernelmcp.mcp_server.results.execution_result import background_note
+from kernelmcp.mcp_server.results.notes import variable_notes
 from kernelmcp.mcp_server.results.view import View
 from kernelmcp.mcp_server.tools.arguments import Ctx, SameSession
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
@@ -63,7 +64,7 @@ class PackageTools:
         # The kernel's own limit ends it first, with an error that says what to do.
         seconds = max(self._settings.policy.execution_timeout_seconds, config.packages.install_timeout_seconds + 10)
         execution = session.submit(installs.COMMAND + " ".join(map(shlex.quote, names)), longest_seconds=seconds)
-        execution.session_created = created
+        execution.session_created, execution.names_session = created, session_id is not None
         try:
             await wait_for(execution, config.sessions.inline_wait_seconds, ctx)
         except asyncio.CancelledError:
@@ -97,7 +98,11 @@ def _result(execution: Execution, note: str, budget: int) -> CallToolResult:
     if execution.failure is not None:
         raise execution.failure
     if execution.status not in ("ok", "running"):
+        if execution.state_lost:
+            execution.told()  # by the error
         raise installs.server_error(execution)
+    if execution.done.is_set():
+        execution.told()
     found = installs.installation_of(execution)
     result: schemas.InstallResult = {
         "session_id": execution.session_id,
@@ -106,7 +111,8 @@ def _result(execution: Execution, note: str, budget: int) -> CallToolResult:
         **installs.fields(found),
         "duration_ms": round(execution.execution_time_ms, 2),
     }
-    return structured_result(result, _text(execution, found, budget) + note)
+    lines = [_text(execution, found, budget), *(variable_notes(execution) if execution.done.is_set() else ())]
+    return structured_result(result, "\n".join(lines) + note)
 
 
 def _text(execution: Execution, found: Installation, budget: int) -> str:

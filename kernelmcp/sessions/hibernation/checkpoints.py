@@ -42,7 +42,8 @@ class Checkpoints:
         if name is not None:
             found = [each for each in all_of_them if each.name == name]
         else:
-            asked_for = [each for each in line if not each.is_automatic and each.number is not None]
+            has_variables = any(each.number is not None for each in line)
+            asked_for = [each for each in line if not each.is_automatic and (each.number or not has_variables)]
             found = asked_for or line[1 if is_unchanged else 0 :]
         if found:
             return found[0]

@@ -4,7 +4,6 @@ The record says whether the state on disk is the session's newest: once an execu
 """
 
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import structlog
 
 from kernelmcp.atomic import sweep_drafts
 from kernelmcp.errors import KernelDied, KernelStartFailed
+from kernelmcp.executions.beginning import Beginning
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.output.sanitize import as_dict
 from kernelmcp.sessions.hibernation.envelope import Envelope, StateRefused, key_of, read_envelope
@@ -35,21 +35,6 @@ MOST_SECONDS_BETWEEN_ATTEMPTS = 3600.0
 MORE_RESTORES = 1
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """What an execution finds of the variables of earlier ones, if no result before it has said that."""
-
-    lost: bool = False
-    is_said: bool = False
-    """The note of a continued session already says that."""
-    is_older: bool = False
-    """Something has run since: what it has left is there."""
-    restored_at: str | None = None
-    """They came back, as they were then."""
-    missing: list[str] = field(default_factory=list[str])
-    """What did not come back with them; or why they are lost."""
 
 
 class SavedVariables:

@@ -9,7 +9,8 @@ from typing import Literal
 
 import structlog
 
-from kernelmcp.sessions.hibernation.saved_variables import Beginning, SavedVariables
+from kernelmcp.executions.beginning import Beginning
+from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.hibernation.state_files import SavedState, StateNotSaved
 from kernelmcp.sessions.storage.record import Record
 
@@ -29,11 +30,12 @@ class Variables:
         result has said it."""
         if record.has_run:
             self.state = "saved" if saved.exist else "lost"
-        is_older = record.untold_loss and record.has_run
-        self._untold = Beginning(lost=record.untold_loss, missing=record.untold, is_older=is_older)
-        """What no result has said yet of what became of them. Each execution finds it, until a result has."""
+        self._untold = Beginning(lost=record.untold_loss, missing=record.untold)
+        """What no result has said yet of what became of them."""
         self.runs = 0
         """How often something began to run in the kernel."""
+        self._since = -1 if record.untold_loss else 0
+        """The number of `runs` when that came about: only later executions can say it."""
         self._is_taken = False
         """The saved variables were saved from this kernel, which goes on."""
         self.began_as_checkpointed = False
@@ -64,46 +66,63 @@ class Variables:
 
     # -- executions ---------------------------------------------------------------------------------------------
 
-    def begin(self) -> Beginning:
-        """Note that an execution is about to be sent. Returns what its result must say of earlier variables."""
+    def begin(self) -> int:
+        """Note that an execution is about to be sent. Returns its number."""
         self.note_used(begins=True)
-        return self._untold
+        return self.runs
 
     def note_used(self, *, begins: bool = False) -> None:
         """Note that something has run, perhaps by another client, so there are some. `begins`: it is about to."""
         if begins:
             self.began_as_checkpointed = self.are_as_checkpointed
-        why = self._record.why_lost
         is_said, self._record.loss_is_said = self._record.loss_is_said, False
         if self.state == "lost":
-            missing = self._untold.missing if self._untold.lost else []
-            self._keep(Beginning(lost=True, missing=_joined(missing, why), is_said=is_said))
-        elif self._untold.lost:
-            self._keep(replace(self._untold, is_older=True))
+            missing = self._untold.missing if self._is_loss_untold else []
+            self._keep(Beginning(lost=True, missing=_joined(missing, self._record.why_lost), is_said=is_said))
         self._note_run()
         self.state = "present"
 
-    def ended(self, *, lost: bool, language: str | None) -> Callable[[], None]:
-        """Note the end of an execution, and what it has `lost`: variables of a language, or all. Until the returned
-        function is called, because somebody gets its result, the next executions report what it reports."""
-        if lost and not self._untold.lost:
-            named = [f"variables of {language}"] if language else []
-            self._keep(Beginning(lost=not language, missing=_joined(self._untold.missing, named)))
-        untold, runs = self._untold, self.runs
+    def take(self, number: int) -> Beginning:
+        """Return what somebody who gets the result of this execution is to be told: no other result says it then."""
+        found, since = self._untold, self._since
+        if number <= since or found == Beginning():
+            return Beginning()
+        self._keep(Beginning())
+        if found.lost or found.missing:
+            self._save_record()
+        return replace(found, is_older=found.lost and number > since + 1)
+
+    def ended(self, *, guest_lost: bool, language: str | None) -> Callable[[], None]:
+        """Note the end of an execution. `guest_lost`: its guest has lost the variables of its language, or all, while
+        the kernel goes on. Until somebody gets its result, which says what it lost itself, and the returned function
+        is called, that is untold."""
+        before, since, kept = self._untold, self._since, None
+        if guest_lost and not self._is_loss_untold:
+            named = _joined(before.missing, [f"variables of {language}"]) if language else []
+            kept = Beginning(lost=not language, missing=named)
+            self._keep(kept)
+        runs, are_lost = self.runs, self.state == "lost"  # with its kernel
 
         def tell() -> None:
-            if self._untold is untold:
-                self._keep(Beginning())
-            if lost and self.state == "lost" and self.runs == runs:
+            if kept is not None and self._untold is kept:
+                self._keep(before, since)
+                self._save_record()
+            if are_lost and self.state == "lost" and self.runs == runs:
                 self.state, self._record.has_run, self._record.why_lost = "none", False, []
-            if lost or untold.lost or untold.missing:
+                self._save_record()
+            elif are_lost and self._is_loss_untold and self._since == runs:  # others have begun since
+                self._keep(Beginning())
                 self._save_record()
 
         return tell
 
-    def _keep(self, untold: Beginning) -> None:
-        self._untold = untold
-        self._record.untold_loss, self._record.untold = untold.lost, untold.missing
+    @property
+    def _is_loss_untold(self) -> bool:
+        return self._untold.lost and not self._untold.is_said
+
+    def _keep(self, untold: Beginning, since: int | None = None) -> None:
+        self._untold, self._since = untold, self.runs if since is None else since
+        self._record.untold_loss, self._record.untold = self._is_loss_untold, untold.missing
 
     def _note_run(self) -> None:
         self.runs += 1
@@ -137,7 +156,7 @@ class Variables:
         if not before.lost:
             self._keep(found if found.lost else replace(found, missing=_joined(before.missing, found.missing)))
         elif not found.lost:
-            self._keep(replace(before, restored_at=found.restored_at, is_older=True))
+            self._keep(replace(before, restored_at=found.restored_at), self.runs - 1)
 
     def did_not_come_back(self) -> None:
         """The kernel that should have had them has ended. The next one may try again."""
@@ -163,7 +182,7 @@ class Variables:
         miss them in it."""
         if self.state == "none" or (self.state == "lost" and self._record.loss_is_said):
             return False
-        if self.state == "lost" or (self._untold.lost and not self._untold.is_said):
+        if self.state == "lost" or self._is_loss_untold:
             raise self.not_saved()
         return True
 
