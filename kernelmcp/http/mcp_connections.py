@@ -23,7 +23,7 @@ from kernelmcp.errors import RateLimited
 from kernelmcp.http.first_steps import explaining
 from kernelmcp.http.guard import CANCEL, replaying, share_of
 from kernelmcp.http.rate_limits import BUSY_RETRY_SECONDS, LEAST_PLACES, Throttle
-from kernelmcp.mcp_server.callers import ANONYMOUS, CLOSING_KEY, Callers, principal_of
+from kernelmcp.mcp_server.callers import ANONYMOUS, CLOSING_KEY, GONE_KEY, Callers, principal_of
 from kernelmcp.mcp_server.views.pages import may_wait
 from kernelmcp.output.sanitize import as_dict
 from kernelmcp.sessions.registry import Registry
@@ -113,10 +113,11 @@ class Connections:
                 await _refusal(400, raw_id, text)(scope, receive, send)
             else:
                 async with self._under_way(key, call) as closing:
-                    scope[CLOSING_KEY] = closing
+                    scope[CLOSING_KEY], scope[GONE_KEY] = closing, anyio.Event()
                     try:
                         await self._app(scope, replay, send)
                     finally:
+                        scope[GONE_KEY].set()
                         await self._let_go(connection, method, raw_id)
 
     async def _let_go(self, connection: str, method: str | None, request_id: str | int | None) -> None:

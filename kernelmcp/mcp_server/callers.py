@@ -27,6 +27,8 @@ PRINCIPAL_KEY = "kernelmcp.principal"
 CLOSING_KEY = "kernelmcp.closing"
 """The key in an ASGI scope of the event that is set when the request's connection is deleted: calls then answer at
 once."""
+GONE_KEY = "kernelmcp.gone"
+"""The key in an ASGI scope of the event that is set when the request has been answered, or its client has gone."""
 REFUSED_KEY = "kernelmcp.refused"
 """The key in an ASGI scope of a `RateLimited` that the tool call must answer with (`contract_tool`)."""
 
@@ -81,6 +83,13 @@ def minted_note(caller: Caller, asked: str | None, session_id: str, *, created: 
     if not created or asked is not None or caller.default_handle is not None:
         return ""
     return f"\n[This is the new session {session_id}: pass it as session_id in the next call.]"
+
+
+def is_gone(context: Ctx) -> bool:
+    """True if the client has lost the connection on which it waits for the answer: nobody gets it."""
+    request = context.request_context.request
+    gone = request.scope.get(GONE_KEY) if request is not None else None
+    return gone is not None and gone.is_set()
 
 
 def gave_up(context: Ctx) -> bool:

@@ -9,7 +9,7 @@ from mcp.server.mcpserver import Context
 
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.listener import Listener
-from kernelmcp.mcp_server.callers import CLOSING_KEY
+from kernelmcp.mcp_server.callers import CLOSING_KEY, GONE_KEY
 
 # At most ten notifications a second: more is noise to a person and work for a client.
 INTERVAL_SECONDS = 0.1
@@ -17,15 +17,15 @@ INTERVAL_SECONDS = 0.1
 
 async def wait_for(execution: Execution, seconds: float, context: Context[Any, Any], *asked: asyncio.Event) -> None:
     """Wait until it has ended, or `seconds` have passed, or it has `asked` a question, or the client ends its
-    connection and wants an answer at once."""
+    connection and wants an answer at once, or has lost it."""
     if execution.done.is_set() or any(event.is_set() for event in asked):
         return
     meta = context.request_context.meta
     wants_progress = bool(meta) and meta.get("progress_token", meta.get("progressToken")) is not None
     wait = _report(execution, context) if wants_progress else execution.done.wait()
     request = context.request_context.request
-    closing = request.scope.get(CLOSING_KEY) if request is not None else None
-    ends = [event.wait() for event in (closing, *asked) if event is not None]
+    of_request = [request.scope.get(key) for key in (CLOSING_KEY, GONE_KEY)] if request is not None else []
+    ends = [event.wait() for event in (*of_request, *asked) if event is not None]
     if ends:
         await _wait_for_first([wait, *ends], seconds)
     else:

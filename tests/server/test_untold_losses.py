@@ -2,6 +2,7 @@
 beside it: a session that goes back or is reset keeps to the limits of running sessions."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult
 
+from .http_support import INITIALIZE, JSON_HEADERS, serving
 from .support import DEADLINE, Connect, kernel_pids
 from .test_checkpoints import call, finished, folders, refused
 from .test_continuing import fields, killed, text
@@ -22,6 +24,7 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("TEST_KERNELSPEC", "kernelmcp") != "kernelmcp", reason="it makes no states"),
 ]
 ONE = {"SESSIONS__MAX_SESSIONS_PER_CLIENT": "1"}
+INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 AT_ONCE = {"SESSIONS__INLINE_WAIT_SECONDS": "0"}
 # Saving and loading these variables takes a while.
 LARGE = "x = 1; filler = [bytes([n % 256]) * 1000 for n in range(100_000)]"
@@ -129,6 +132,26 @@ async def test_nor_does_one_whose_call_was_given_up(connect: Connect) -> None:
         given_up.cancel()
         result = await execute(client, HAS_X, session_id="s")
         assert (fields(result)["result"], says_lost(result)) == ("False", True)
+
+
+async def test_nor_does_one_whose_connection_was_lost(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        async with server.client() as client:
+            await run(client, "x = 1", session_id="s")
+            begun = await asyncio.to_thread(server.post, INITIALIZE)
+            connection = {"mcp-session-id": begun.headers["mcp-session-id"], "MCP-Protocol-Version": "2025-11-25"}
+            await asyncio.to_thread(server.post, INITIALIZED, None, **connection)
+            code = "open('begun', 'w').close(); import time; time.sleep(1000)"
+            asked = {"name": "execute_code", "arguments": {"code": code, "session_id": "s"}}
+            body = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": asked}).encode()
+            headers = JSON_HEADERS | connection | {"Host": "127.0.0.1", "Content-Length": str(len(body))}
+            lines = ["POST /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+            with server.connect() as gone:
+                gone.sendall("\r\n".join(lines).encode() + body)
+                await until_begun(client)
+            await end_kernels(client)
+            result = await execute(client, HAS_X, session_id="s")
+            assert (fields(result)["result"], fields(result)["state_lost"]) == ("False", True)
 
 
 async def test_a_cell_in_the_background_hides_no_earlier_loss(connect: Connect) -> None:

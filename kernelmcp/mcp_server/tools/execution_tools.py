@@ -21,7 +21,7 @@ from kernelmcp.executions.questions import Questions
 from kernelmcp.files.volumes import INSIDE, kernel_volumes
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.approval_requests import ask_approval, take_approval
-from kernelmcp.mcp_server.callers import gave_up
+from kernelmcp.mcp_server.callers import gave_up, is_gone
 from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.elicitation import ask, asked_by, can_ask, take_answer
 from kernelmcp.mcp_server.progress import wait_for
@@ -208,7 +208,8 @@ class ExecutionTools:
         if execution.failure is not None:
             raise execution.failure
         if execution.done.is_set():
-            execution.told()
+            if not is_gone(ctx):
+                execution.told()
             await self._log.report(execution, ctx)
         budget = self._settings.policy.output_budget_chars
         host = self._host(execution, ctx)

@@ -18,7 +18,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server import schemas
-from kernelmcp.mcp_server.callers import minted_note
+from kernelmcp.mcp_server.callers import is_gone, minted_note
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results import installs
 from kernelmcp.mcp_server.results.execution_result import background_note
@@ -71,6 +71,9 @@ class PackageTools:
             session.queue.interrupt(execution)
             raise
         note = minted_note(caller, session_id, session.id, created=created)
+        # An error says of the variables only that the install itself has lost them.
+        if execution.done.is_set() and (execution.status == "ok" or execution.state_lost) and not is_gone(ctx):
+            execution.told()
         return _result(execution, note, self._settings.policy.output_budget_chars)
 
     def all(self) -> list[ContractTool]:
@@ -98,11 +101,7 @@ def _result(execution: Execution, note: str, budget: int) -> CallToolResult:
     if execution.failure is not None:
         raise execution.failure
     if execution.status not in ("ok", "running"):
-        if execution.state_lost:
-            execution.told()  # by the error
         raise installs.server_error(execution)
-    if execution.done.is_set():
-        execution.told()
     found = installs.installation_of(execution)
     result: schemas.InstallResult = {
         "session_id": execution.session_id,
