@@ -43,8 +43,8 @@ SIGNALLED = 128
 OUT_OF_MEMORY = 71
 # What a kernel publishes for a cell that asks for a checkpoint, or to go back to one (`Kernel.answer_past`).
 PAST_REQUEST = "past_request"
-# What it publishes for a cell whose guest ended, or that began in another guest than the cells before it: {language},
-# null if it is the main one.
+# What it publishes for a cell that began in another guest than the cells before it: {language}, null if it is the main
+# one.
 VARIABLES_LOST = "variables_lost"
 log = structlog.get_logger(__name__)
 

@@ -27,7 +27,7 @@ class Report:
 
     def guest_died(self, cell: Cell, error: GuestDied) -> Content:
         """The reply of a cell whose guest ended while it ran."""
-        self._note_loss(cell, str(error))
+        self._note_loss(str(error))
         whose = f" of {self.metadata['language']}" if "language" in self.metadata else ""
         text = f"The sandbox process{whose} ended: {error}. Its variables are lost; files are kept."
         return self._error(cell, type(error).__name__, text)
@@ -44,7 +44,9 @@ class Report:
         """Mark the first cell in a new guest. A loss that no request has failed with is also reported in text."""
         if loss is None:
             return
-        self._note_loss(cell, loss.reason)
+        self._note_loss(loss.reason)
+        # The reply goes to one client, and the variables were those of all.
+        self._publish("variables_lost", {"language": self.metadata.get("language")}, {}, cell.parent)
         if not loss.reported:
             self._say(cell, f"the sandbox process had ended ({loss.reason}); earlier variables are lost")
 
@@ -65,10 +67,8 @@ class Report:
         if listed := [{"name": package.name, "version": package.version} for package in packages]:
             self.metadata["packages"] = listed
 
-    def _note_loss(self, cell: Cell, reason: str) -> None:
+    def _note_loss(self, reason: str) -> None:
         self.metadata |= {"state_lost": True, "reason": reason}
-        # The reply goes to one client, and the variables are those of all.
-        self._publish("variables_lost", {"language": self.metadata.get("language")}, {}, cell.parent)
 
     def _say(self, cell: Cell, text: str) -> None:
         if not cell.silent:
