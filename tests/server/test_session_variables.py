@@ -96,23 +96,15 @@ def test_a_persons_cell_passes_a_loss_on_to_the_next_execution(start: Callable[[
     assert not following.run_and_tell().lost
 
 
-def test_a_loss_is_said_by_the_first_result_that_somebody_gets(start: Callable[[], Server]) -> None:
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_loss_is_said_by_the_first_result_that_somebody_gets(start: Callable[[], Server], *, number: int) -> None:
     start().variables.begin()
     server = start()
-    first, second = server.run(), server.run()
-    found = second()
-    assert (found.lost, found.is_older) == (True, True)
-    assert not first().lost
+    results = [server.run(), server.run()]
+    found = results.pop(number)()
+    assert (found.lost, found.is_older) == (True, number == 1)
+    assert not results[0]().lost
     assert not server.run_and_tell().lost
-
-
-def test_the_first_cell_after_a_loss_says_so_while_others_wait(start: Callable[[], Server]) -> None:
-    start().variables.begin()
-    server = start()
-    first, second = server.run(), server.run()
-    found = first()
-    assert (found.lost, found.is_older) == (True, False)
-    assert not second().lost
 
 
 def test_an_older_result_does_not_say_what_came_later(start: Callable[[], Server]) -> None:
@@ -143,6 +135,17 @@ def test_what_a_note_has_told_is_not_said_by_the_next_server(start: Callable[[],
     following.variables.came_back(Beginning(restored_at="then"))
     assert following.variables.are_there()
     assert not following.run_and_tell().lost
+
+
+def test_variables_that_come_back_after_a_loss_that_a_note_has_told_are_back(start: Callable[[], Server]) -> None:
+    start().variables.begin()
+    server = start()
+    server.record.loss_is_said = True
+    server.run()
+    server.stop()
+    server.variables.came_back(Beginning(restored_at="then"))
+    found = server.run_and_tell()
+    assert (found.lost, found.restored_at) == (False, "then")
 
 
 def test_a_reset_ends_a_cell_that_is_not_missed(start: Callable[[], Server]) -> None:

@@ -41,6 +41,18 @@ async def person_of(client: Client, runtime: Path) -> AsyncIterator[AsyncKernelC
         yield person
 
 
+@asynccontextmanager
+async def a_persons_cell_after_a_loss(connect: Connect, folder: Path) -> AsyncIterator[Client]:
+    """A person has run `z = 1` in session s, whose `x` is lost, before anybody was told."""
+    async with killed(connect) as client:
+        await run(client, "x = 1", session_id="s")
+    async with connect(SERVER__RUNTIME=str(folder / "r")) as client:
+        await call(client, "write_file", path="g", content="1", session_id="s")
+        async with person_of(client, folder / "r") as person:
+            await person.execute_interactive("z = 1", timeout=DEADLINE)
+        yield client
+
+
 async def end_kernels(client: Client) -> None:
     for pid in kernel_pids():
         psutil.Process(pid).kill()
@@ -81,12 +93,7 @@ async def test_the_note_of_a_call_that_brings_variables_back_says_nothing_of_a_l
 
 
 async def test_a_persons_cell_hides_no_loss(connect: Connect, tmp_path: Path) -> None:
-    async with killed(connect) as client:
-        await run(client, "x = 1", session_id="s")
-    async with connect(SERVER__RUNTIME=str(tmp_path / "r")) as client:
-        await call(client, "write_file", path="g", content="1", session_id="s")
-        async with person_of(client, tmp_path / "r") as person:
-            await person.execute_interactive("z = 1", timeout=DEADLINE)
+    async with a_persons_cell_after_a_loss(connect, tmp_path) as client:
         assert "they are lost" in await refused(client, "checkpoint_session", session_id="s", name="c")
         assert "they are lost" in await refused(client, "create_session", from_session="s")
         result = await execute(client, "z", session_id="s")

@@ -17,7 +17,7 @@ from .support import DEADLINE, Connect, kernel_pids
 from .test_checkpoints import call, finished, folders, refused
 from .test_continuing import fields, killed, text
 from .test_hibernation import execute, flip, run
-from .test_told_losses import TWO, UNSAVABLE, person_of
+from .test_told_losses import TWO, UNSAVABLE, a_persons_cell_after_a_loss, person_of
 
 pytestmark = [
     pytest.mark.anyio,
@@ -178,12 +178,8 @@ async def test_a_result_that_is_read_later_says_it_for_all(connect: Connect) -> 
 
 
 async def test_a_persons_cell_and_the_end_of_the_server_hide_no_loss(connect: Connect, tmp_path: Path) -> None:
-    async with killed(connect) as client:
-        await run(client, "x = 1", session_id="s")
-    async with connect(SERVER__RUNTIME=str(tmp_path / "r")) as client:
-        await call(client, "write_file", path="g", content="1", session_id="s")
-        async with person_of(client, tmp_path / "r") as person:
-            await person.execute_interactive("z = 1", timeout=DEADLINE)
+    async with a_persons_cell_after_a_loss(connect, tmp_path):
+        pass
     async with connect() as client:
         result = await execute(client, f"{HAS_X}, z", session_id="s")
         assert (fields(result)["result"], fields(result)["state_lost"]) == ("(False, 1)", True)

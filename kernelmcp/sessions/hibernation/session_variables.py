@@ -153,8 +153,9 @@ class Variables:
         if found.lost:
             self.saved.forget()
         before = self._untold
-        if not before.lost:
-            self._keep(found if found.lost else replace(found, missing=_joined(before.missing, found.missing)))
+        if not self._is_loss_untold:
+            missing = [] if before.lost else before.missing
+            self._keep(found if found.lost else replace(found, missing=_joined(missing, found.missing)))
         elif not found.lost:
             self._keep(replace(before, restored_at=found.restored_at), self.runs - 1)
 
