@@ -165,10 +165,10 @@ class Registry:
 
     async def go_back(self, caller: Caller, session: Session, name: str | None) -> tuple[Checkpoint, Beginning]:
         """`Past.go_back`, once there is room for its kernel."""
-        self._check_open()
         session.touch()
         session.past.find(name)
         while True:
+            self._check_open()
             while not _has_kernel(session) and (longest_idle := self._crowded_out(caller)) is not None:
                 await self._make_room_kept(caller, longest_idle)
             if not _has_kernel(session):
