@@ -1,10 +1,13 @@
-"""The bundle that a Python guest is started with, and the code that V8 compiled of it."""
+"""The bundle that a Python guest is started with, and the code that V8 compiled of it and of CPython."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import struct
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kernelmcp_kernel.languages.python import image
-from kernelmcp_kernel.languages.python.guest_bundle import code_of
+from kernelmcp_kernel.languages.python.guest_bundle import code_of, native_of
 from kernelmcp_kernel.languages.python.image import plain_image
 from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.guest_process import Launch
@@ -36,6 +39,25 @@ vm.Script = class extends Script {
   }
 };
 """
+
+# Says what becomes of CPython's machine code, and ends: "taken", "refused" by V8, "compiled" because none was loaded.
+SAY_OF_NATIVE = """
+const vm = require("node:vm");
+const say = (what) => { console.log(what); process.exit(0); };
+const { Script } = vm;
+vm.Script = class extends Script {
+  constructor(source, options) {
+    super(source, options);
+    this.loads = source.includes("%DeserializeWasmModule");
+  }
+  runInThisContext() {
+    const result = super.runInThisContext();
+    return this.loads ? (...args) => say(result(...args) instanceof WebAssembly.Module ? "taken" : "refused") : result;
+  }
+};
+WebAssembly.compile = () => say("compiled");
+"""
+LEAD_BYTES = 256
 
 
 def _bundle() -> Path:
@@ -64,10 +86,14 @@ def test_the_bundle_has_every_module_of_a_guest_line_for_line() -> None:
         assert re.search(pattern, text), name
 
 
-def _taken(folder: Path, *flags: str) -> str:
-    (folder / "say.cjs").write_text(SAY)
+def _taken(folder: Path, *flags: str, say: str = SAY, native: Path | None = None) -> str:
+    (folder / "say.cjs").write_text(say)
     bundle = _bundle()
-    program = [node_binary(), *flags, "--allow-fs-read=*", HOST / "start_guest.cjs", bundle, code_of(bundle), "{}"]
+    settings = json.dumps(
+        {"runtime": str(RUNTIME), "image": str(plain_image().path), "build_id": plain_image().build_id}
+    )
+    program = [node_binary(), *flags, "--allow-fs-read=*", HOST / "start_guest.cjs", bundle, code_of(bundle)]
+    program += [native or native_of(bundle), settings]
     environment = {"NODE_OPTIONS": f"--require={folder / 'say.cjs'}"}
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
     return done.stdout.strip() or done.stderr
@@ -78,6 +104,76 @@ def test_v8_takes_the_code_whatever_memory_a_session_has(tmp_path: Path, memory_
     *flags, pages = node_flags()
     assert pages.startswith("--wasm-max-mem-pages=")
     assert _taken(tmp_path, *flags, f"--wasm-max-mem-pages={memory_mb * 16}") == "true"
+
+
+@pytest.mark.parametrize("memory_mb", [64, 512, 1024, 4096])
+def test_v8_takes_the_machine_code_whatever_memory_a_session_has(tmp_path: Path, memory_mb: int) -> None:
+    *flags, _ = node_flags()
+    assert _taken(tmp_path, *flags, f"--wasm-max-mem-pages={memory_mb * 16}", say=SAY_OF_NATIVE) == "taken"
+
+
+def _sealed(data: bytes) -> bytes:
+    """With a lead that says that its code is whole."""
+    lead = json.loads(data[:LEAD_BYTES]) | {"code": zlib.crc32(data[LEAD_BYTES:])}
+    return json.dumps(lead, separators=(",", ":")).ljust(LEAD_BYTES - 1).encode() + b"\n" + data[LEAD_BYTES:]
+
+
+def _of_v8(data: bytes) -> int:
+    """Where V8's own begins: behind the lead and the script that loads it."""
+    return LEAD_BYTES + 4 + struct.unpack_from("<I", data, LEAD_BYTES)[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "becomes"),
+    [
+        (lambda data: data, "taken"),
+        (lambda data: _sealed(data), "taken"),
+        (lambda data: data[: len(data) // 2], "compiled"),
+        (lambda data: b"", "compiled"),
+        (lambda data: _flip(data, len(data) // 2), "compiled"),
+        (lambda data: re.sub(rb'"source":\d', b'"source":0', data, count=1), "compiled"),
+        (lambda data: _sealed(_flip(data, _of_v8(data) + 8)), "refused"),  # what the processor can
+        (lambda data: _sealed(_flip(data, _of_v8(data) + 4)), "refused"),  # V8's version
+        (lambda data: _sealed(_flip(data, LEAD_BYTES + 4 + 4)), "compiled"),  # V8's version, in the script
+        (lambda data: _sealed(data[:LEAD_BYTES] + b"\xff" * 4 + data[LEAD_BYTES + 4 :]), "compiled"),
+        (lambda data: _sealed(data[: _of_v8(data)]), "compiled"),
+        (lambda data: _sealed(data[:LEAD_BYTES]), "compiled"),
+    ],
+    ids=[
+        "whole",
+        "sealed",
+        "half",
+        "empty",
+        "damaged",
+        "of another CPython",
+        "of another processor",
+        "of another V8",
+        "script of another V8",
+        "length of the script",
+        "only the script",
+        "nothing",
+    ],
+)
+def test_machine_code_that_does_not_fit_is_not_used(
+    tmp_path: Path, change: Callable[[bytes], bytes], becomes: str
+) -> None:
+    native = tmp_path / "changed"
+    native.write_bytes(change(native_of(_bundle()).read_bytes()))
+    assert _taken(tmp_path, *node_flags(), say=SAY_OF_NATIVE, native=native) == becomes
+    if becomes != "taken":
+        with _guest(tmp_path / "sandbox", _with(native_of(_bundle()), native)) as guest:
+            assert guest.run("6 * 7") == "42"
+
+
+def test_a_guest_has_the_functions_of_v8s_tests_switched_off(tmp_path: Path) -> None:
+    with _guest(tmp_path / "sandbox", lambda launch: launch) as guest:
+        words = _command_line(guest)
+        assert guest.run("from pyodide.code import run_js; run_js('%CollectGarbage(0)')").startswith("JsException")
+    (tmp_path / "call.cjs").write_text("%CollectGarbage(0)")
+    flags = [word for word in words[1:] if word.startswith("--") and not word.startswith("--allow-fs")]
+    program = [node_binary(), *flags, "--allow-fs-read=*", tmp_path / "call.cjs"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert "SyntaxError: Unexpected token '%'" in done.stderr
 
 
 def test_code_of_other_flags_is_not_used(tmp_path: Path) -> None:
@@ -93,12 +189,14 @@ def _guest(folder: Path, change: Callable[[Launch], Launch]) -> Iterator[StateGu
         guest.close()
 
 
-def _with_code(code: Path) -> Callable[[Launch], Launch]:
+def _with(file: Path, other: Path) -> Callable[[Launch], Launch]:
+    """Another file in the place of one."""
+
     def change(launch: Launch) -> Launch:
-        place = launch.program.index(str(code_of(_bundle())))
-        program = [*launch.program[:place], str(code), *launch.program[place + 1 :]]
-        program.insert(1, f"--allow-fs-read={code}")
-        return replace(launch, program=program, readable=(*launch.readable, code))
+        place = launch.program.index(str(file))
+        program = [*launch.program[:place], str(other), *launch.program[place + 1 :]]
+        program.insert(1, f"--allow-fs-read={other}")
+        return replace(launch, program=program, readable=(*launch.readable, other))
 
     return change
 
@@ -121,12 +219,12 @@ def _flip(data: bytes, at: int) -> bytes:
 def test_code_that_does_not_fit_is_not_used(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     code = tmp_path / "damaged"
     code.write_bytes(damage(code_of(_bundle()).read_bytes()))
-    with _guest(tmp_path / "sandbox", _with_code(code)) as guest:
+    with _guest(tmp_path / "sandbox", _with(code_of(_bundle()), code)) as guest:
         assert guest.run("6 * 7") == "42"
 
 
 def test_a_guest_cannot_change_its_bundle_or_its_code(tmp_path: Path) -> None:
-    files = [_bundle(), code_of(_bundle())]
+    files = [_bundle(), code_of(_bundle()), native_of(_bundle())]
     before = [file.stat().st_mtime_ns for file in files]
     with _guest(tmp_path / "sandbox", lambda launch: launch) as guest:
         assert str(files[0]) in " ".join(_command_line(guest))

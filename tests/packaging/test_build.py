@@ -12,7 +12,7 @@ from kernelmcp_kernel.runtime.build_identity import BuildError
 from .conftest import ROOT, copy_kernels
 
 pytestmark = pytest.mark.slow
-MADE = ("boot.img", "boot.js", "boot.code")
+MADE = ("boot.img", "boot.js", "boot.code", "boot.native")
 
 
 def _silent(_: str) -> None:

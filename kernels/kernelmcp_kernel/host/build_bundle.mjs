@@ -1,8 +1,9 @@
 // Builds the bundle of a Python guest. Runs on the trusted side, with build_image.mjs, and nothing of a user's is in it:
-//   node build_bundle.mjs RUNTIME_FOLDER IMAGE_FILE BUILD_ID BUNDLE_FILE CODE_FILE FLAGS
+//   node build_bundle.mjs RUNTIME_FOLDER IMAGE_FILE BUILD_ID BUNDLE_FILE CODE_FILE NATIVE_FILE FLAGS
 //
 // The bundle is one script with python_guest.mjs, the modules that it imports, and Pyodide's. For each module of ours Node takes
-// 2 ms, and V8 compiles Pyodide's for 80 ms at each start: of one script it can keep the code, which FLAGS, JSON, belong to.
+// 2 ms, and V8 compiles Pyodide's for 80 ms at each start: of one script it can keep the code, which FLAGS, JSON, belong to. The machine
+// code of CPython's functions it can keep, too.
 //
 // A module becomes a function that returns its exports, line for line: what our modules import and export is one line each.
 import { spawn } from "node:child_process";
@@ -18,9 +19,9 @@ const IMPORT_OF_NODE = /^import (\w+|\{[\w, ]+\})\sfrom\s"(node:[\w/]+)";$/gm;
 const IMPORT = /^import (\{[\w, ]+\})\sfrom\s"(\.[\w./]+)";$/gm;
 const EXPORT = /^export (?=(?:(?:async )?function|class|const) (\w+|\[[\w, ]+\]))/gm;
 
-const [runtime, image, buildId, bundle, code, flags] = process.argv.slice(2);
-if (!runtime || !image || !buildId || !bundle || !code || !flags)
-  throw new Error("usage: build_bundle.mjs RUNTIME IMAGE BUILD_ID BUNDLE CODE FLAGS");
+const [runtime, image, buildId, bundle, code, native, flags] = process.argv.slice(2);
+if (!runtime || !image || !buildId || !bundle || !code || !native || !flags)
+  throw new Error("usage: build_bundle.mjs RUNTIME IMAGE BUILD_ID BUNDLE CODE NATIVE FLAGS");
 
 /** @param {string} text @param {RegExp} pattern @param {(...found: string[]) => string} change */
 function replaceOnce(text, pattern, change) {
@@ -84,23 +85,62 @@ ${main}
 if (/[^\0-\x7f]/.test(text)) throw new Error("the bundle is not ASCII, and would take twice the memory");
 fs.writeFileSync(bundle, text);
 
-// A guest as any other, but with all files: it ends when it has started, because descriptor 3 does.
+// A guest as any other, but with all files. It writes what V8 has compiled when it ends, because descriptor 3 does. V8 compiles what
+// ran a few times, at once: which functions those are does not depend on the machine's speed.
+const MAKING = ["--allow-natives-syntax", "--wasm-sync-tier-up", "--wasm-tiering-budget=100000", "--no-flush-bytecode"];
+const training = fs.readFileSync(path.join(HOST, "training.py"), "utf8");
+const small = Array(100).fill("x = 1");
+const cells = [...small, training, ...small];
+
+/** @param {number} number */
+function requestFor(number) {
+  const flags = { silent: false, store_history: true, allow_stdin: false, user_expressions: {} };
+  const content = { code: cells[number], ...flags, execution_count: number + 1 };
+  const text = Buffer.from(JSON.stringify({ op: "execute", id: `cell ${number}`, number: number + 1, content }));
+  const length = Buffer.alloc(4);
+  length.writeUInt32LE(text.length);
+  return Buffer.concat([length, text]);
+}
+
+/** Run the cells, each when the one before it has its reply. @param {any} requests @param {any} frames */
+async function train(requests, frames) {
+  let number = 0;
+  requests.write(requestFor(number));
+  let buffer = Buffer.alloc(0);
+  for await (const chunk of frames) {
+    buffer = Buffer.concat([buffer, chunk]);
+    while (buffer.length >= 4 && buffer.length >= 4 + buffer.readUInt32LE(0)) {
+      const end = 4 + buffer.readUInt32LE(0);
+      const { type, content } = JSON.parse(buffer.toString("utf8", 4, end));
+      buffer = buffer.subarray(end);
+      if (type !== "reply") continue;
+      if (content.status !== "ok") throw new Error(`a cell of the training failed: ${content.traceback.join("\n")}`);
+      if (++number === cells.length) return;
+      requests.write(requestFor(number));
+    }
+  }
+}
+
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "kernelmcp-bundle-"));
 const [workspace, tmp, offered] = ["workspace", "tmp", "offered"].map((name) => path.join(folder, name));
 for (const each of [workspace, tmp, offered]) fs.mkdirSync(each);
 const settings = { runtime, image, build_id: buildId, packages: [], workspace, tmp, offered, volumes: [] };
-const rest = { quota: { max_bytes: 0, max_files: 0 }, working_directory: "/workspace", how_to_see_more: "" };
-const program = [...JSON.parse(flags), "--allow-fs-read=*", "--allow-fs-write=*", path.join(HOST, "start_guest.cjs"), bundle, code];
+const rest = { quota: { max_bytes: 1 << 20, max_files: 10 }, working_directory: "/workspace", how_to_see_more: "" };
+const options = [...JSON.parse(flags), ...MAKING, "--allow-fs-read=*", "--allow-fs-write=*"];
+const program = [...options, path.join(HOST, "start_guest.cjs"), bundle, code, native];
+const child = spawn(process.execPath, [...program, JSON.stringify({ ...settings, ...rest }), "make"], {
+  env: {},
+  stdio: ["ignore", "ignore", "inherit", "pipe", "pipe", "ignore", "ignore", "ignore"], // nothing interrupts it
+});
 try {
-  const child = spawn(process.execPath, [...program, JSON.stringify({ ...settings, ...rest }), "make"], {
-    env: {},
-    stdio: ["ignore", "ignore", "inherit", "pipe", "pipe", "pipe", "pipe", "pipe"],
-  });
-  child.stdio[4]?.on("data", () => {});
-  for (const fd of [3, 5, 6, 7]) child.stdio[fd]?.destroy();
-  await once(child, "close");
-  if (!fs.existsSync(code)) throw new Error("the guest did not start");
+  const closed = once(child, "close");
+  child.stdio[3]?.on("error", () => {}); // it has ended, as we shall see
+  await train(child.stdio[3], child.stdio[4]);
+  child.stdio[3]?.destroy();
+  await closed;
+  if (!fs.existsSync(native)) throw new Error("the guest did not start, or did not end well");
 } finally {
+  child.kill("SIGKILL");
   fs.rmSync(folder, { recursive: true });
 }
 leave(0);

@@ -1,57 +1,121 @@
-// Starts a Python guest from its bundle: one script (build_bundle.mjs), and the code that V8 compiled of it when it was made.
-//   node ... start_guest.cjs BUNDLE CODE SETTINGS [make]       SETTINGS: python_guest.mjs reads them; make: write CODE
+// Starts a Python guest from its bundle: one script (build_bundle.mjs), the code that V8 compiled of it when it was made, and
+// the machine code that V8 compiled of CPython's functions while they ran then.
+//   node ... start_guest.cjs BUNDLE CODE NATIVE SETTINGS [make]       SETTINGS: python_guest.mjs reads them; make: write CODE and NATIVE
 // CommonJS, because Node's loader of ES modules takes 20 ms to start.
 const fs = require("node:fs");
 const process = require("node:process");
 const vm = require("node:vm");
 const zlib = require("node:zlib");
 
-const LEAD_BYTES = 128;
-const [FLAGS_AT, FLAGS_END] = [12, 16]; // V8's hash of its flags, in its code
-const OTHERWISE_EQUAL = /^--(allow-fs-|wasm-max-mem-pages=)/;
+const LEAD_BYTES = 256;
+const [FLAGS_AT, FLAGS_END] = [12, 16]; // V8's hash of its flags, in code of both kinds
+// The limit of WebAssembly's memory is a flag, too, and sessions have different ones; the others are for making only.
+const OTHERWISE_EQUAL = /^--(allow-fs-|wasm-max-mem-pages=|allow-natives-syntax|wasm-sync-tier-up|wasm-tiering-budget=|no-flush-bytecode)/;
+// Only V8's own functions for its tests save and load a module's machine code. A guest has their syntax switched off: it loads the
+// one call that it needs as compiled code.
+const SAVE = "(module) => %SerializeWasmModule(module)";
+const LOAD = "(native, wasm) => %DeserializeWasmModule(native, wasm)";
 
-const [bundle = "", codeFile = ""] = process.argv.splice(2, 2);
+const [bundle = "", codeFile = "", nativeFile = ""] = process.argv.splice(2, 3);
 const make = process.argv[3];
-const source = fs.readFileSync(bundle);
+const bundled = fs.readFileSync(bundle);
 
-/** The first bytes of a file of code: V8 checks its own version, but of the script only the length.
- * @param {Buffer} code */
-function leadOf(code) {
+/** The first bytes of a file of code: V8 checks its own version and processor, but not what the code was made of.
+ * @param {Buffer} source @param {Buffer} code */
+function leadOf(source, code) {
   const { version, platform, arch, execArgv } = process;
   const flags = zlib.crc32(execArgv.filter((each) => !OTHERWISE_EQUAL.test(each)).join(" "));
   const lead = JSON.stringify({ version, platform, arch, flags, source: zlib.crc32(source), code: zlib.crc32(code) });
   return Buffer.from(`${lead.padEnd(LEAD_BYTES - 1)}\n`);
 }
 
-/** Undefined if there is none for this script, this Node and its flags. */
-function readCode() {
+/** Undefined if there is none of this source, this Node and its flags. @param {string} file @param {Buffer} source */
+function readCode(file, source) {
   try {
-    const bytes = fs.readFileSync(codeFile);
+    const bytes = fs.readFileSync(file);
     const code = bytes.subarray(LEAD_BYTES);
-    if (!bytes.subarray(0, LEAD_BYTES).equals(leadOf(code))) return undefined;
-    // The limit of WebAssembly's memory is a flag, too, and sessions have different ones. No code of V8 depends on it.
-    code.set(new vm.Script("0").createCachedData().subarray(FLAGS_AT, FLAGS_END), FLAGS_AT);
-    return code;
+    return bytes.subarray(0, LEAD_BYTES).equals(leadOf(source, code)) ? code : undefined;
   } catch {
     return undefined;
   }
 }
 
-const code = make ? undefined : readCode();
-if (code || make) start(code);
-else import("./python_guest.mjs"); // to compile the bundle takes longer than to load its modules
+/** @param {string} file @param {Buffer} source @param {Buffer} code */
+const writeCode = (file, source, code) => fs.writeFileSync(file, Buffer.concat([leadOf(source, code), code]));
+
+/** Give code the flags of this process: no code of V8 depends on those that differ. @param {Buffer} code */
+const withOwnFlags = (code) => code.fill(new vm.Script("0").createCachedData().subarray(FLAGS_AT, FLAGS_END), FLAGS_AT, FLAGS_END);
+
+/** What the bundle compiles first is CPython. @param {(wasm: Buffer) => Promise<WebAssembly.Module>} compileMain */
+function compileMainBy(compileMain) {
+  const { compile } = WebAssembly;
+  WebAssembly.compile = (wasm) => {
+    WebAssembly.compile = compile;
+    return compileMain(/** @type {any} */ (wasm));
+  };
+}
+
+/** A module whose functions have their machine code already: most of those that a start and usual cells call.
+ * @param {Buffer} wasm @returns {WebAssembly.Module | undefined} */
+function loadNative(wasm) {
+  const made = readCode(nativeFile, wasm);
+  if (!made) return undefined;
+  try {
+    const end = 4 + made.readUInt32LE(0);
+    const cachedData = withOwnFlags(made.subarray(4, end));
+    const native = withOwnFlags(Buffer.from(new Uint8Array(made.subarray(end)).buffer));
+    return new vm.Script(LOAD, { cachedData }).runInThisContext()(native.buffer, wasm); // undefined on another processor
+  } catch {
+    return undefined; // V8 wants none of that code, and does not know the syntax
+  }
+}
+
+/** @param {Buffer} wasm @param {WebAssembly.Module} module */
+function writeNative(wasm, module) {
+  const native = Buffer.from(new vm.Script(SAVE).runInThisContext()(module));
+  const load = new vm.Script(LOAD);
+  if (!(load.runInThisContext()(native.buffer, wasm) instanceof WebAssembly.Module)) throw new Error("V8 does not load its own code");
+  const code = load.createCachedData();
+  const length = Buffer.alloc(4);
+  length.writeUInt32LE(code.length);
+  writeCode(nativeFile, wasm, Buffer.concat([length, code, native]));
+}
 
 /** @param {Buffer | undefined} cachedData */
 function start(cachedData) {
-  const script = new vm.Script(source.toString("latin1"), {
+  const script = new vm.Script(bundled.toString("latin1"), {
     filename: `${bundle}?pyodide.asm.mjs`, // by this name Pyodide knows its own lines, which tracebacks leave out
     cachedData,
     importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
   });
-  const started = script.runInThisContext()();
-  if (!make) return;
-  started.then(() => {
-    const made = script.createCachedData(); // with the functions that a start has called
-    fs.writeFileSync(codeFile, Buffer.concat([leadOf(made), made]));
-  });
+  script.runInThisContext()();
+  return script;
 }
+
+/** Start, and write what was compiled when the guest ends, by leave.mjs. */
+function startAndMake() {
+  const { kill } = process;
+  const { compile } = WebAssembly;
+  /** @type {() => void} */
+  let write = () => {};
+  compileMainBy(async (wasm) => {
+    const module = await compile(/** @type {any} */ (wasm));
+    write = () => writeNative(wasm, module);
+    return module;
+  });
+  const script = start(undefined);
+  process.kill = (...args) => {
+    writeCode(codeFile, bundled, script.createCachedData()); // with the functions that were called
+    write();
+    return kill(...args);
+  };
+}
+
+const code = make ? undefined : readCode(codeFile, bundled);
+if (make) {
+  startAndMake();
+} else if (code) {
+  const { compile } = WebAssembly;
+  compileMainBy(async (wasm) => loadNative(wasm) ?? compile(/** @type {any} */ (wasm)));
+  start(withOwnFlags(code));
+} else import("./python_guest.mjs"); // to compile the bundle takes longer than to load its modules

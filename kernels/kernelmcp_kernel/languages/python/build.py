@@ -8,6 +8,7 @@ It must not know the contents of an image.
     _runtime/boot.img      the warmed wasm heap, made by host/build_image.mjs
     _runtime/boot.js       the guest's JavaScript as one script, made by host/build_bundle.mjs
     _runtime/boot.code     V8's code of that script
+    _runtime/boot.native   V8's machine code of CPython
     _runtime/stamp.json    the inputs that these were made from
 
 Every step works in its own folder or file, which is then renamed into place: an interrupted step changes nothing.
@@ -25,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernelmcp_kernel.languages.python.guest_bundle import bundle_of, code_of
+from kernelmcp_kernel.languages.python.guest_bundle import bundle_of, code_of, native_of
 from kernelmcp_kernel.runtime.build_identity import FORMAT, build_id, digest, node_binary, read_stamp
 from kernelmcp_kernel.runtime.node import node_flags
 from kernelmcp_kernel.runtime.npm import npm_ci, npm_files, run_program
@@ -72,14 +73,14 @@ def build_runtime(package_dir: Path, log: Log) -> bool:
     return True
 
 
-def _made_with(image: Path) -> tuple[Path, Path, Path]:
+def _made_with(image: Path) -> tuple[Path, ...]:
     bundle = bundle_of(image)
-    return image, bundle, code_of(bundle)
+    return image, bundle, code_of(bundle), native_of(bundle)
 
 
 def build_image(package_dir: Path, image: Path) -> None:
     """Boot a new guest, warm it up and save its heap as `image` (about 5 s), then make the bundle that guests of this
-    image are started with, and V8's code of it (2 s). Raises BuildError with Node's message."""
+    image are started with, and V8's code of it and of CPython (6 s). Raises BuildError with Node's message."""
     image.parent.mkdir(parents=True, exist_ok=True)
     host, runtime, identity = package_dir / "host", package_dir / "_runtime", build_id(package_dir)
     made = _made_with(image)
