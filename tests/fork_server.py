@@ -6,7 +6,7 @@ a child of who asked (a subreaper: the process between them ends at once) and ha
 directory and arguments that were asked for. It differs from a start in three ways: modules were imported before the
 environment was set, all forks of one process share a hash seed, and `/proc/PID/environ` is not its own.
 
-A forked server has one child from its beginning, which becomes its first kernel process; any other is started as usual.
+A forked server has one child from its beginning, which forks the server's kernel processes.
 Programs in Python that servers start (upstreams) are forks for `relay.py`, which stands in for them.
 """
 
@@ -20,6 +20,7 @@ import importlib
 import io
 import marshal
 import os
+import platform
 import runpy
 import select
 import signal
@@ -54,6 +55,9 @@ KERNEL = [sys.executable, "-P", "-m", "kernelmcp_kernel"]
 # What an interpreter or the C library reads once, when it starts.
 READ_AT_START = ("PYTHON", "LD_", "MALLOC")
 POLL_SECONDS = 0.0005
+# The number of clone(2), by machine.
+CLONE = {"x86_64": 56, "aarch64": 220}
+CLONE_PARENT = 0x8000
 
 
 def main() -> NoReturn:
@@ -108,7 +112,7 @@ def _fork(wire: socket.socket, request: dict[str, Any], standard: list[int]) -> 
             _run_kernel(request["args"])
         if request["args"][1:2] != ["-m"]:
             sys.exit(_run_program(request["args"][1:]))
-        _provide_a_kernel()
+        _provide_kernels()
         _run(request["args"])
     for fd in standard:
         os.close(fd)
@@ -181,30 +185,64 @@ def _take_on(request: dict[str, Any], standard: list[int]) -> None:
     _set_command_line(request["args"])
 
 
-# -- a server's first kernel process -----------------------------------------------------------------------------------
+# -- the kernel processes of a server ----------------------------------------------------------------------------------
 
 
-class Spare(subprocess.Popen[bytes]):
-    """A child that waits to become a kernel process."""
+class Kernels:
+    """A child that a server has from its beginning, and that forks its kernel processes."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._spare = os.fork()
-        if self._spare == 0:
+        if os.fork() == 0:
             self._wire.close()
             null = os.open(os.devnull, os.O_RDWR)
             for number in range(3):
                 os.dup2(null, number)  # who waits for the end of the server's output does not wait for this
             os.close(null)
-            if (message := _receive(theirs)) is None:
-                os._exit(0)  # the server has ended
-            theirs.close()
-            _take_on(*message)
-            _run_kernel(message[0]["args"])
+            while (message := _receive(theirs)) is not None:
+                if (pid := _fork_a_sibling()) == 0:
+                    theirs.close()
+                    _take_on(*message)
+                    _run_kernel(message[0]["args"])
+                for fd in message[1]:
+                    os.close(fd)
+                theirs.send(str(pid).encode())
+            os._exit(0)  # the server has ended
         theirs.close()
 
-    def start(self, arguments: list[str], **options: Any) -> None:
-        """What subprocess.Popen would do."""
+    def fork(self, request: dict[str, Any], standard: list[int]) -> int:
+        """The process id of a new kernel process with these three descriptors."""
+        with self._lock:
+            file = os.memfd_create("request")
+            os.write(file, marshal.dumps(request))
+            rights = array.array("i", [*standard, file])
+            self._wire.sendmsg([b"start"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            os.close(file)
+            return int(self._wire.recv(16))
+
+
+def _fork_a_sibling() -> int:
+    """os.fork, but the new process is a child of this one's parent, who can wait for it.
+
+    It is the bare system call, which does not call what libraries have registered for a fork (OpenSSL draws the same
+    random numbers in both): no kernel process depends on that.
+    """
+    python, libc = ctypes.pythonapi, ctypes.PyDLL(None)
+    python.PyOS_BeforeFork()
+    pid: int = libc.syscall(CLONE[platform.machine()], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    return pid
+
+
+class ForkedKernel(subprocess.Popen[bytes]):
+    """A kernel process that is a fork. All else is Popen's."""
+
+    def __init__(self, kernels: Kernels, arguments: list[str], **options: Any) -> None:
+        self._kernels = kernels
         super().__init__(arguments, **options)
 
     def _execute_child(  # type: ignore[override]
@@ -216,30 +254,24 @@ class Spare(subprocess.Popen[bytes]):
         umask = os.umask(0o077)
         os.umask(umask)
         request = {"args": args, "env": env, "cwd": cwd or os.getcwd(), "session": True, "umask": umask}
-        file = os.memfd_create("request")
-        os.write(file, marshal.dumps(request))
-        rights = array.array("i", [*standard, file])
-        self._wire.sendmsg([b"start"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        os.close(file)
-        self._wire.close()
-        self.pid = self._spare
+        self.pid = self._kernels.fork(request, standard)
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
 
 
-def _provide_a_kernel() -> None:
+def _provide_kernels() -> None:
     from jupyter_client import launcher
 
-    spares = [Spare()]
+    if platform.machine() not in CLONE:
+        return
+    kernels = Kernels()
     own = _of_interpreter(os.environ)
 
     def popen(arguments: list[str], **options: Any) -> subprocess.Popen[Any]:
         fits = arguments[: len(KERNEL)] == KERNEL and _of_interpreter(options["env"]) == own
-        if not (fits and spares and options.get("start_new_session")):
+        if not (fits and options.get("start_new_session")):
             return subprocess.Popen(arguments, **options)
-        spare = spares.pop()
-        spare.start(arguments, **options)
-        return spare
+        return ForkedKernel(kernels, arguments, **options)
 
     vars(launcher)["Popen"] = popen
 
