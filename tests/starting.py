@@ -3,8 +3,9 @@
 A start is 1.2 s of processor time for imports, the same ones for each test. So each worker keeps one process that has
 imported them (`fork_server.py`), and a server is a fork of it: its own process, with its own home and settings, and an
 ordinary child of the worker. So is a kernel process that a test starts itself; those of a server are forked by a child
-that the server has from its beginning, and are the server's own children. Tests about a start itself (imports, the environment, the command line, the end of a
-process) have the mark `cold`; for them, and where forking is not possible, the same functions start a new interpreter.
+that the server has from its beginning, and are the server's own children. Tests about a start itself (imports, the
+environment, the command line, the end of a process) have the mark `cold`; for them, and where forking is not possible,
+the same functions start a new interpreter.
 With KERNELMCP_TESTS_COLD=1 everything is started so.
 """
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
     [
         "host/python_guest.mjs",
         "host/start_guest.cjs",
-        "host/training.py",
+        "inside/kernelmcp_guest/training.py",
         "inside/kernelmcp_guest/__init__.py",
         "inside/kernelmcp_guest/new.py",
     ],

@@ -58,7 +58,7 @@ def test_the_wheel_runs_anywhere_and_brings_its_runtime(tmp_path: Path) -> None:
         "kernelmcp_kernel/_runtime/site/IPython/__init__.py",
         "kernelmcp_kernel/host/python_guest.mjs",
         "kernelmcp_kernel/host/start_guest.cjs",
-        "kernelmcp_kernel/host/training.py",
+        "kernelmcp_kernel/inside/kernelmcp_guest/training.py",
         "kernelmcp_kernel/inside/kernelmcp_guest/__init__.py",
         "kernelmcp_kernel/languages/javascript/javascript_guest.mjs",
         "kernelmcp_kernel/languages/shell/shell_guest.py",

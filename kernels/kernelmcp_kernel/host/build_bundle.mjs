@@ -88,7 +88,7 @@ fs.writeFileSync(bundle, text);
 // A guest as any other, but with all files. It writes what V8 has compiled when it ends, because descriptor 3 does. V8 compiles what
 // ran a few times, at once: which functions those are does not depend on the machine's speed.
 const MAKING = ["--allow-natives-syntax", "--wasm-sync-tier-up", "--wasm-tiering-budget=100000", "--no-flush-bytecode"];
-const training = fs.readFileSync(path.join(HOST, "training.py"), "utf8");
+const training = fs.readFileSync(path.join(HOST, "../inside/kernelmcp_guest/training.py"), "utf8");
 const small = Array(100).fill("x = 1");
 const cells = [...small, training, ...small];
 

@@ -26,11 +26,7 @@ def build_id(package_dir: Path) -> str:
     stamp = read_stamp(package_dir / "_runtime")
     if "packages" not in stamp:
         raise BuildError(f"no runtime in {package_dir / '_runtime'}; install kernelmcp again")
-    sources = [
-        *(package_dir / "host").rglob("*.[cm]js"),
-        package_dir / "host" / "training.py",
-        *(package_dir / "inside").rglob("*.py"),
-    ]
+    sources = [*(package_dir / "host").rglob("*.[cm]js"), *(package_dir / "inside").rglob("*.py")]
     return digest([FORMAT, stamp["packages"], node_version()], package_dir, sources)
 
 
