@@ -58,6 +58,8 @@ POLL_SECONDS = 0.0005
 # The number of clone(2), by machine.
 CLONE = {"x86_64": 56, "aarch64": 220}
 CLONE_PARENT = 0x8000
+# The command line of what forks a server's kernel processes (processes.py knows it).
+NAME_OF_KERNELS = "forks-kernels"
 
 
 def main() -> NoReturn:
@@ -200,6 +202,7 @@ class Kernels:
             for number in range(3):
                 os.dup2(null, number)  # who waits for the end of the server's output does not wait for this
             os.close(null)
+            _set_command_line([NAME_OF_KERNELS])
             while (message := _receive(theirs)) is not None:
                 if (pid := _fork_a_sibling()) == 0:
                     theirs.close()

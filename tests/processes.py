@@ -13,6 +13,11 @@ def command_line(process: psutil.Process) -> list[str]:
         return []
 
 
+def children_of(server: psutil.Process) -> list[psutil.Process]:
+    """Its children, without the one that a server of the tests has for forking kernel processes (fork_server.py)."""
+    return [child for child in server.children() if command_line(child)[:1] != ["forks-kernels"]]
+
+
 def is_alive(process: psutil.Process) -> bool:
     """Whether it has not ended. One that nobody has waited for yet has."""
     try:

@@ -20,7 +20,7 @@ from kernelmcp_kernel.runtime.places import PACKAGE
 
 from ..kernel.test_kernel_memory import ATTACKS as FRAMES
 from ..kernel.test_kernel_memory import FORGE, MANY_BYTES
-from ..processes import forget_peak, is_alive, peak_mb
+from ..processes import children_of, forget_peak, is_alive, peak_mb
 from ..server.conftest import anyio_backend, connect, kernelspec, server_env  # noqa: F401  # fixtures
 from ..server.support import Connect, server_of_test, wait_until
 from .world import DISK_SLACK_MB, disk_bytes
@@ -130,7 +130,7 @@ async def attacked(connect: Connect, home: Path) -> AsyncIterator[Host]:  # noqa
     async with connect(environment={"JUPYTER_PATH": str(kernels.parents[1])}, **settings) as client:
         await client.call_tool("execute_code", {"code": "1", "session_id": "s"})
         server = server_of_test()
-        [kernel] = server.children()
+        [kernel] = children_of(server)
         yield Host(client, home, server, kernel)
         left = [server, *server.children(recursive=True)]
     assert wait_until(lambda: not any(each.is_running() and each.status() != "zombie" for each in left))

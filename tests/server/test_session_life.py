@@ -10,6 +10,7 @@ import anyio
 import pytest
 from mcp import Client
 
+from ..processes import children_of
 from .support import Connect, kernel_pids, server_of_test, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -159,7 +160,7 @@ async def test_fifty_sessions_one_after_another_leave_nothing(connect: Connect, 
         files = [tmp_path / "home/sandboxes", tmp_path / "home/sessions"]
         assert await anyio.to_thread.run_sync(
             wait_until,
-            lambda: not server.children() and not any(path.is_dir() for one in files for path in one.iterdir()),
+            lambda: not children_of(server) and not any(path.is_dir() for one in files for path in one.iterdir()),
         )
         before = what_is_left()
         for number in range(50):
