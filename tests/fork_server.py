@@ -3,8 +3,9 @@ start without its imports.
 
 Run as a program by `starting.py`, which sends requests over a socket; must not import anything of the tests. A fork is
 a child of who asked (a subreaper: the process between them ends at once) and has the pipes, environment, working
-directory and arguments that were asked for. It differs from a start in three ways: modules were imported before the
-environment was set, all forks of one process share a hash seed, and `/proc/PID/environ` is not its own.
+directory and arguments that were asked for. It differs from a start in four ways: modules were imported before the
+environment was set, all forks of one process share a hash seed, `/proc/PID/environ` is not its own, and modules are not
+taken apart at the end.
 
 A forked server has one child from its beginning, which forks the server's kernel processes.
 Programs in Python that servers start (upstreams) are forks for `relay.py`, which stands in for them.
@@ -13,6 +14,7 @@ Programs in Python that servers start (upstreams) are forks for `relay.py`, whic
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -29,6 +31,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 # What a server has imported after its first calls over stdio or HTTP.
@@ -290,7 +293,7 @@ def _run_kernel(arguments: list[str]) -> NoReturn:
     import kernelmcp_kernel.__main__
 
     sys.argv = [str(kernelmcp_kernel.__main__.__file__), *arguments[len(KERNEL) :]]
-    sys.exit(kernelmcp_kernel.__main__.main())
+    _end_with(kernelmcp_kernel.__main__.main)
 
 
 def _run_program(arguments: list[str]) -> None:
@@ -306,7 +309,24 @@ def _run(arguments: list[str]) -> NoReturn:
     import kernelmcp.cli
 
     sys.argv = [str(kernelmcp.__main__.__file__), *arguments[3:]]
-    sys.exit(kernelmcp.cli.main())
+    _end_with(kernelmcp.cli.main)
+
+
+def _end_with(main: Callable[[], int | None]) -> NoReturn:
+    """Run it and end as Python does, except that modules are not taken apart: that would copy all memory of a fork."""
+    try:
+        status = main()
+    except SystemExit as error:
+        if not isinstance(error.code, int | None):
+            raise
+        status = error.code
+    vars(threading)["_shutdown"]()  # other threads end first, then what is registered for the end
+    vars(atexit)["_run_exitfuncs"]()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
+    os._exit(status or 0)
 
 
 def _output(fd: int) -> io.TextIOWrapper:
