@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,7 +87,9 @@ def test_the_bundle_has_every_module_of_a_guest_line_for_line() -> None:
         assert re.search(pattern, text), name
 
 
-def _taken(folder: Path, *flags: str, say: str = SAY, native: Path | None = None) -> str:
+def _taken(
+    folder: Path, *flags: str, say: str = SAY, native: Path | None = None, address_space_mb: int | None = None
+) -> str:
     (folder / "say.cjs").write_text(say)
     bundle = _bundle()
     settings = json.dumps(
@@ -95,6 +98,8 @@ def _taken(folder: Path, *flags: str, say: str = SAY, native: Path | None = None
     program = [node_binary(), *flags, "--allow-fs-read=*", HOST / "start_guest.cjs", bundle, code_of(bundle)]
     program += [native or native_of(bundle), settings]
     environment = {"NODE_OPTIONS": f"--require={folder / 'say.cjs'}"}
+    if address_space_mb:
+        program = ["sh", "-c", f'ulimit -v {address_space_mb << 10}; exec "$@"', "sh", *program]
     done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
     return done.stdout.strip() or done.stderr
 
@@ -163,6 +168,16 @@ def test_machine_code_that_does_not_fit_is_not_used(
     if becomes != "taken":
         with _guest(tmp_path / "sandbox", _with(native_of(_bundle()), native)) as guest:
             assert guest.run("6 * 7") == "42"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit the address space")
+@pytest.mark.parametrize(("address_space_mb", "becomes"), [(32_000, "taken"), (6_000, "refused")])
+def test_without_guard_pages_machine_code_that_relies_on_them_is_not_used(
+    tmp_path: Path, address_space_mb: int, becomes: str
+) -> None:
+    """V8 then checks each access to memory, in code that it compiles itself."""
+    found = _taken(tmp_path, *node_flags(), say=SAY_OF_NATIVE, address_space_mb=address_space_mb)
+    assert found == becomes
 
 
 def test_a_guest_has_the_functions_of_v8s_tests_switched_off(tmp_path: Path) -> None:
