@@ -225,23 +225,29 @@ class Kernels:
             rights = array.array("i", [*standard, file])
             self._wire.sendmsg([b"start"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
             os.close(file)
-            return int(self._wire.recv(16))
+            answer = self._wire.recv(16)
+        if not answer:
+            raise OSError("the process that forks kernels has ended")
+        if (pid := int(answer)) < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        return pid
 
 
 def _fork_a_sibling() -> int:
-    """os.fork, but the new process is a child of this one's parent, who can wait for it.
+    """os.fork, but the new process is a child of this one's parent, who can wait for it. Negative: an error's number.
 
-    It is the bare system call, which does not call what libraries have registered for a fork (OpenSSL draws the same
-    random numbers in both): no kernel process depends on that.
+    It is the bare system call, without what the C library does at a fork (the thread keeps its old number there) and
+    what other libraries have registered (OpenSSL draws the same random numbers in both): no kernel process depends on
+    that.
     """
-    python, libc = ctypes.pythonapi, ctypes.PyDLL(None)
+    python, libc = ctypes.pythonapi, ctypes.PyDLL(None, use_errno=True)
     python.PyOS_BeforeFork()
     pid: int = libc.syscall(CLONE[platform.machine()], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
     if pid == 0:
         python.PyOS_AfterFork_Child()
-    else:
-        python.PyOS_AfterFork_Parent()
-    return pid
+        return 0
+    python.PyOS_AfterFork_Parent()
+    return pid if pid > 0 else -ctypes.get_errno()
 
 
 class ForkedKernel(subprocess.Popen[bytes]):

@@ -59,6 +59,8 @@ vm.Script = class extends Script {
 WebAssembly.compile = () => say("compiled");
 """
 LEAD_BYTES = 256
+# At least so many has CPython.
+FUNCTIONS = 10_000
 
 
 def _bundle() -> Path:
@@ -170,6 +172,19 @@ def test_machine_code_that_does_not_fit_is_not_used(
             assert guest.run("6 * 7") == "42"
 
 
+def test_without_the_file_a_guest_compiles(tmp_path: Path) -> None:
+    assert _taken(tmp_path, *node_flags(), say=SAY_OF_NATIVE, native=tmp_path / "none") == "compiled"
+
+
+def test_the_training_leaves_functions_their_usual_budget() -> None:
+    """What a function may run until V8 compiles it better; in the training it is small."""
+    said = subprocess.run([node_binary(), "--v8-options"], capture_output=True, text=True, timeout=60).stdout
+    found = re.search(r"--wasm-tiering-budget=(\d+)$", said, re.MULTILINE)
+    assert found
+    budgets = struct.unpack(f"<{FUNCTIONS}I", native_of(_bundle()).read_bytes()[-4 * FUNCTIONS :])
+    assert set(budgets) == {int(found[1])}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit the address space")
 @pytest.mark.parametrize(("address_space_mb", "becomes"), [(32_000, "taken"), (6_000, "refused")])
 def test_without_guard_pages_machine_code_that_relies_on_them_is_not_used(
@@ -183,7 +198,6 @@ def test_without_guard_pages_machine_code_that_relies_on_them_is_not_used(
 def test_a_guest_has_the_functions_of_v8s_tests_switched_off(tmp_path: Path) -> None:
     with _guest(tmp_path / "sandbox", lambda launch: launch) as guest:
         words = _command_line(guest)
-        assert guest.run("from pyodide.code import run_js; run_js('%CollectGarbage(0)')").startswith("JsException")
     (tmp_path / "call.cjs").write_text("%CollectGarbage(0)")
     flags = [word for word in words[1:] if word.startswith("--") and not word.startswith("--allow-fs")]
     program = [node_binary(), *flags, "--allow-fs-read=*", tmp_path / "call.cjs"]
@@ -238,17 +252,22 @@ def test_code_that_does_not_fit_is_not_used(tmp_path: Path, damage: Callable[[by
         assert guest.run("6 * 7") == "42"
 
 
-def test_a_guest_cannot_change_its_bundle_or_its_code(tmp_path: Path) -> None:
-    files = [_bundle(), code_of(_bundle()), native_of(_bundle())]
-    before = [file.stat().st_mtime_ns for file in files]
-    with _guest(tmp_path / "sandbox", lambda launch: launch) as guest:
-        assert str(files[0]) in " ".join(_command_line(guest))
-        cell = "from pyodide.code import run_js\n"
-        cell += f"for file in {[str(file) for file in files]}:\n"
-        cell += '    run_js(\'(file) => import("node:fs").then(fs => fs.appendFileSync(file, "//"))\')(file)'
-        guest.run(cell)
-        assert guest.run("1") == "1"
-    assert [file.stat().st_mtime_ns for file in files] == before
+def _owned(launch: Launch) -> Launch:
+    """A guest that has Node's own objects and Node's permission: only the operating system is left."""
+    program = [word.replace('"keep_globals": false', '"keep_globals": true') for word in launch.program]
+    return replace(launch, program=[program[0], "--allow-fs-write=*", *program[1:]])
+
+
+@pytest.mark.parametrize("suffix", [".js", ".code", ".native"])
+def test_a_guest_cannot_change_its_bundle_or_its_code(tmp_path: Path, suffix: str) -> None:
+    file = _bundle().with_suffix(suffix)
+    before = file.stat().st_mtime_ns
+    with _guest(tmp_path / "sandbox", _owned) as guest:
+        assert str(file) in " ".join(_command_line(guest))
+        fs = 'import js; fs = js.process.getBuiltinModule("fs")'
+        assert guest.run(f"{fs}; fs.statSync({str(file)!r}).size") == str(file.stat().st_size)
+        assert "EACCES: permission denied" in guest.run(f"fs.appendFileSync({str(file)!r}, '//')")
+    assert file.stat().st_mtime_ns == before
 
 
 def _command_line(guest: StateGuest) -> list[str]:

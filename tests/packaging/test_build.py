@@ -80,6 +80,16 @@ def test_a_module_that_the_bundle_cannot_hold_fails_the_build_and_keeps_what_was
     assert _contents(built) == before
 
 
+@pytest.mark.parametrize(("line", "said"), [("1 / 0", "ZeroDivisionError"), ("import os; os.abort()", "in cell 100")])
+def test_a_training_that_fails_fails_the_build_and_keeps_what_was_there(built: Path, line: str, said: str) -> None:
+    with (built / "inside" / "kernelmcp_guest" / "training.py").open("a") as training:
+        training.write(f"{line}\n")
+    before = _contents(built)
+    with pytest.raises(BuildError, match=said):
+        build_runtime(built, _silent)
+    assert _contents(built) == before
+
+
 @pytest.mark.parametrize(
     "damaged",
     [

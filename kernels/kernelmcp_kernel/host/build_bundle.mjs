@@ -86,9 +86,10 @@ if (/[^\0-\x7f]/.test(text)) throw new Error("the bundle is not ASCII, and would
 fs.writeFileSync(bundle, text);
 
 // A guest as any other, but with all files. It writes what V8 has compiled when it ends, because descriptor 3 does. V8 compiles what
-// ran a few times, at once: which functions those are does not depend on the machine's speed.
-const MAKING = ["--allow-natives-syntax", "--wasm-sync-tier-up", "--wasm-tiering-budget=100000", "--no-flush-bytecode"];
+// ran for a while, at once: which functions those are does not depend on the machine's speed.
+const TRAINING_FLAGS = ["--allow-natives-syntax", "--wasm-sync-tier-up", "--wasm-tiering-budget=100000", "--no-flush-bytecode"];
 const training = fs.readFileSync(path.join(HOST, "../inside/kernelmcp_guest/training.py"), "utf8");
+const TRAINING_MS = 120_000; // it takes 2 s
 const small = Array(100).fill("x = 1");
 const cells = [...small, training, ...small];
 
@@ -113,12 +114,14 @@ async function train(requests, frames) {
       const end = 4 + buffer.readUInt32LE(0);
       const { type, content } = JSON.parse(buffer.toString("utf8", 4, end));
       buffer = buffer.subarray(end);
+      if (type === "call") throw new Error(`cell ${number} of the training asks for what only a kernel process has`);
       if (type !== "reply") continue;
       if (content.status !== "ok") throw new Error(`a cell of the training failed: ${content.traceback.join("\n")}`);
       if (++number === cells.length) return;
       requests.write(requestFor(number));
     }
   }
+  throw new Error(`the guest did not start, or ended in cell ${number} of its training`);
 }
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), "kernelmcp-bundle-"));
@@ -126,21 +129,23 @@ const [workspace, tmp, offered] = ["workspace", "tmp", "offered"].map((name) => 
 for (const each of [workspace, tmp, offered]) fs.mkdirSync(each);
 const settings = { runtime, image, build_id: buildId, packages: [], workspace, tmp, offered, volumes: [] };
 const rest = { quota: { max_bytes: 1 << 20, max_files: 10 }, working_directory: "/workspace", how_to_see_more: "" };
-const options = [...JSON.parse(flags), ...MAKING, "--allow-fs-read=*", "--allow-fs-write=*"];
+const options = [...JSON.parse(flags), ...TRAINING_FLAGS, "--allow-fs-read=*", "--allow-fs-write=*"];
 const program = [...options, path.join(HOST, "start_guest.cjs"), bundle, code, native];
 const child = spawn(process.execPath, [...program, JSON.stringify({ ...settings, ...rest }), "make"], {
   env: {},
   stdio: ["ignore", "ignore", "inherit", "pipe", "pipe", "ignore", "ignore", "ignore"], // nothing interrupts it
+  timeout: TRAINING_MS,
 });
+const closed = once(child, "close");
 try {
-  const closed = once(child, "close");
   child.stdio[3]?.on("error", () => {}); // it has ended, as we shall see
   await train(child.stdio[3], child.stdio[4]);
   child.stdio[3]?.destroy();
-  await closed;
-  if (!fs.existsSync(native)) throw new Error("the guest did not start, or did not end well");
+  const [, signal] = await closed;
+  if (signal !== "SIGKILL") throw new Error("the guest could not write what was compiled"); // leave.mjs ends it so
 } finally {
   child.kill("SIGKILL");
-  fs.rmSync(folder, { recursive: true });
+  await closed;
+  fs.rmSync(folder, { recursive: true, force: true });
 }
 leave(0);

@@ -17,6 +17,10 @@ const OTHERWISE_EQUAL = /^--(allow-fs-|wasm-max-mem-pages=|allow-natives-syntax|
 const SAVE = "(module) => %SerializeWasmModule(module)";
 const LOAD = "(native, wasm) => %IsWasmTrapHandlerEnabled() ? %DeserializeWasmModule(native, wasm) : undefined";
 
+const FUNCTION_SECTION = 3;
+const BUDGET = 13_000_000; // V8's own
+const TRAINING_BUDGET = 100_000;
+
 const [bundle = "", codeFile = "", nativeFile = ""] = process.argv.splice(2, 3);
 const make = process.argv[3];
 const bundled = fs.readFileSync(bundle);
@@ -47,7 +51,7 @@ const writeCode = (file, source, code) => fs.writeFileSync(file, Buffer.concat([
 /** Give code the flags of this process: no code of V8 depends on those that differ. @param {Buffer} code */
 const withOwnFlags = (code) => code.fill(new vm.Script("0").createCachedData().subarray(FLAGS_AT, FLAGS_END), FLAGS_AT, FLAGS_END);
 
-/** What the bundle compiles first is CPython. @param {(wasm: Buffer) => Promise<WebAssembly.Module>} compileMain */
+/** Compile CPython, which the bundle compiles first. @param {(wasm: Buffer) => Promise<WebAssembly.Module>} compileMain */
 function compileMainBy(compileMain) {
   const { compile } = WebAssembly;
   WebAssembly.compile = (wasm) => {
@@ -71,15 +75,42 @@ function loadNative(wasm) {
   }
 }
 
+/** How many functions a module has besides those that it imports. @param {Buffer} wasm */
+function functionCount(wasm) {
+  let at = 8; // behind the magic number and the version
+  const number = () => {
+    for (let value = 0, shift = 0; ; shift += 7) {
+      value |= (wasm[at] & 0x7f) << shift;
+      if (!(wasm[at++] & 0x80)) return value;
+    }
+  };
+  for (let next = at; ; at = next) {
+    const section = wasm[at++];
+    next = number() + at;
+    if (section === FUNCTION_SECTION) return number();
+  }
+}
+
+/** V8 also saves how much each function may still run until it is compiled better, its last part, and the training left little.
+ * @param {Buffer} native @param {number} functions */
+function resetBudgets(native, functions) {
+  for (let at = native.length - 4 * functions; at < native.length; at += 4) {
+    if (native.readUInt32LE(at) > TRAINING_BUDGET) throw new Error("V8 keeps its budgets elsewhere");
+    native.writeUInt32LE(BUDGET, at);
+  }
+}
+
 /** @param {Buffer} wasm @param {WebAssembly.Module} module */
 function writeNative(wasm, module) {
   const native = Buffer.from(new vm.Script(SAVE).runInThisContext()(module));
+  resetBudgets(native, functionCount(wasm));
   const load = new vm.Script(LOAD);
-  const isOfUse = load.runInThisContext()(native.buffer, wasm) instanceof WebAssembly.Module;
+  // Accepted, not yet loaded: V8 finds the module that is here. A guest of the tests loads it.
+  const isAccepted = load.runInThisContext()(native.buffer, wasm) instanceof WebAssembly.Module;
   const code = load.createCachedData(); // with the function, because it was called
   const length = Buffer.alloc(4);
   length.writeUInt32LE(code.length);
-  writeCode(nativeFile, wasm, isOfUse ? Buffer.concat([length, code, native]) : Buffer.alloc(0));
+  writeCode(nativeFile, wasm, isAccepted ? Buffer.concat([length, code, native]) : Buffer.alloc(0));
 }
 
 /** @param {Buffer | undefined} cachedData */
@@ -106,8 +137,13 @@ function startAndMake() {
   });
   const script = start(undefined);
   process.kill = (...args) => {
-    writeCode(codeFile, bundled, script.createCachedData()); // with the functions that were called
-    write();
+    try {
+      writeCode(codeFile, bundled, script.createCachedData()); // with the functions that were called
+      write();
+    } catch (error) {
+      fs.writeSync(2, `${/** @type {Error} */ (error).stack}\n`);
+      process.exit(1);
+    }
     return kill(...args);
   };
 }

@@ -89,9 +89,11 @@ def node_launch(
     return Launch(program, readable, memory_mb + _NODE_MEMORY_MB, memory_mb + _RESIDENT_MB)
 
 
-def node_flags() -> list[str]:
-    """Node's options for a guest, without its permissions. V8's code of a script is valid with the same ones only."""
-    return [*_NODE_FLAGS, f"--wasm-max-mem-pages={settings().memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}"]
+def node_flags(memory_mb: int | None = None) -> list[str]:
+    """Node's options for a guest, without its permissions. V8's code of a script is valid with the same ones only, but
+    whatever the memory is. `memory_mb`: in place of the setting."""
+    limit_mb = settings().memory_mb if memory_mb is None else memory_mb
+    return [*_NODE_FLAGS, f"--wasm-max-mem-pages={limit_mb * 1024 * 1024 // _WASM_PAGE_BYTES}"]
 
 
 _MAX_SAID_BYTES = 1 << 16

@@ -1,6 +1,6 @@
-"""What V8 is to have machine code of: a cell that the guest runs from which host/build_bundle.mjs takes that code.
+"""A training cell: V8's machine code of the functions that it runs is kept for all guests (host/build_bundle.mjs).
 
-CPython's interpreter loop, its objects, its parser and compiler, and those C modules that cells use most.
+It runs CPython's interpreter loop, its objects, its parser and compiler, and those C modules that cells use most.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def files() -> str:
 
 FUNCTION = "def f(a, b=1, *c, **d):\n    return [x + a for x in b if x or c] and d.get('a', f'{a:>5}')\n"
 TEXT = FUNCTION * 200
-all_of_it = [
+results = [
     primes(20_000)[-1],
     records(),
     numbers(),

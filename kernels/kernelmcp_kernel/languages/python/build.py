@@ -41,6 +41,8 @@ _PYODIDE_FILES = (
     "python_stdlib.zip",
 )
 _GUEST_PYTHON = "3.14"
+# Of the guest whose compiled code is kept, whatever the settings of who builds.
+_TRAINING_MEMORY_MB = 1024
 _JSPI = "--experimental-wasm-jspi"
 
 # Files that a guest never needs: programs, manual pages, tests.
@@ -65,15 +67,16 @@ def build_runtime(package_dir: Path, log: Log) -> bool:
     stamp = read_stamp(runtime)
     wanted = build_id(package_dir)
     image = runtime / "boot.img"
-    if stamp.get("image") == [wanted, *map(_size, _made_with(image))]:
+    if stamp.get("image") == [wanted, *map(_size, made_with(image))]:
         return fetched
     log("kernelmcp: building the boot image")
     build_image(package_dir, image)
-    _write_stamp(runtime, {**stamp, "image": [wanted, *map(_size, _made_with(image))]})
+    _write_stamp(runtime, {**stamp, "image": [wanted, *map(_size, made_with(image))]})
     return True
 
 
-def _made_with(image: Path) -> tuple[Path, ...]:
+def made_with(image: Path) -> tuple[Path, ...]:
+    """An image and the files that are made with it."""
     bundle = bundle_of(image)
     return image, bundle, code_of(bundle), native_of(bundle)
 
@@ -83,12 +86,12 @@ def build_image(package_dir: Path, image: Path) -> None:
     image are started with, and V8's code of it and of CPython (6 s). Raises BuildError with Node's message."""
     image.parent.mkdir(parents=True, exist_ok=True)
     host, runtime, identity = package_dir / "host", package_dir / "_runtime", build_id(package_dir)
-    made = _made_with(image)
+    made = made_with(image)
     unfinished = [file.with_name(f"{file.name}.{os.getpid()}.building") for file in made]
     try:
         settings = (runtime, package_dir / "inside", unfinished[0], identity)
         run_program("the boot image", [node_binary(), _JSPI, host / "build_image.mjs", *settings])
-        settings = (runtime, unfinished[0], identity, *unfinished[1:], json.dumps(node_flags()))
+        settings = (runtime, unfinished[0], identity, *unfinished[1:], json.dumps(node_flags(_TRAINING_MEMORY_MB)))
         run_program("the guest's bundle", [node_binary(), host / "build_bundle.mjs", *settings])
         for file, target in zip(unfinished, made, strict=True):
             os.replace(file, target)

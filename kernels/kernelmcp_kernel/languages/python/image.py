@@ -22,8 +22,8 @@ from kernelmcp_kernel.runtime.build_identity import build_id
 from kernelmcp_kernel.runtime.places import PACKAGE, RUNTIME
 from kernelmcp_kernel.settings import data_home
 
-# Time for another kernel's build, which takes 5 s of a processor: a server's kernel may take 60 s to start.
-_OTHERS_SECONDS = 30.0
+# Time for another kernel's build, which takes 8 s of a processor: a server's kernel may take 60 s to start.
+_OTHERS_SECONDS = 45.0
 _LOOK_SECONDS = 0.05
 
 
@@ -67,12 +67,12 @@ def prepared_image(prepared: Prepared) -> BootImage:
 
 
 def rebuild_image(bad: BootImage) -> BootImage:
-    """Build a replacement for an image that a guest has rejected (about 5 s). Raises BuildError, OSError.
+    """Build a replacement for an image that a guest has rejected (about 8 s). Raises BuildError, OSError.
 
     One kernel builds it, and those that wait meanwhile use it too: variables saved with one build are of no use with
     another.
     """
-    from kernelmcp_kernel.languages.python.build import build_image  # heavy, and rarely needed
+    from kernelmcp_kernel.languages.python.build import build_image, made_with  # heavy, and rarely needed
 
     if bad.packages:
         for file in files():  # they are prepared again at the next start
@@ -87,7 +87,8 @@ def rebuild_image(bad: BootImage) -> BootImage:
             return found
         build_image(PACKAGE, target)
         if target is installed:
-            own.unlink(missing_ok=True)  # otherwise it would be preferred
+            for file in made_with(own):  # otherwise it would be preferred
+                file.unlink(missing_ok=True)
         return plain_image()
 
 
