@@ -142,7 +142,7 @@ function startAndMake() {
       write();
     } catch (error) {
       fs.writeSync(2, `${/** @type {Error} */ (error).stack}\n`);
-      process.exit(1);
+      throw error; // then it ends by no signal
     }
     return kill(...args);
   };
