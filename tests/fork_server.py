@@ -93,6 +93,15 @@ def main() -> NoReturn:
     sys.exit()
 
 
+def send(wire: socket.socket, request: dict[str, Any], standard: list[int]) -> None:
+    """Ask for a fork with these three descriptors."""
+    file = os.memfd_create("request")
+    os.write(file, marshal.dumps(request))
+    rights = array.array("i", [*standard, file])
+    wire.sendmsg([b"fork"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    os.close(file)
+
+
 def _receive(wire: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """The next request, with stdin, stdout and stderr of the server; None when nobody is left who could ask."""
     body, rights, _, _ = wire.recvmsg(16, socket.CMSG_SPACE(4 * array.array("i").itemsize))
@@ -220,11 +229,7 @@ class Kernels:
     def fork(self, request: dict[str, Any], standard: list[int]) -> int:
         """The process id of a new kernel process with these three descriptors."""
         with self._lock:
-            file = os.memfd_create("request")
-            os.write(file, marshal.dumps(request))
-            rights = array.array("i", [*standard, file])
-            self._wire.sendmsg([b"start"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-            os.close(file)
+            send(self._wire, request, standard)
             answer = self._wire.recv(16)
         if not answer:
             raise OSError("the process that forks kernels has ended")

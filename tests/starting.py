@@ -11,11 +11,9 @@ With KERNELMCP_TESTS_COLD=1 everything is started so.
 
 from __future__ import annotations
 
-import array
 import asyncio
 import atexit
 import functools
-import marshal
 import os
 import socket
 import subprocess
@@ -33,6 +31,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from .accounting import adopt_orphans
+from .fork_server import send
 
 # Generous: on a machine with both cores busy a server with its kernels takes half a minute to start.
 DEADLINE = 180
@@ -79,11 +78,7 @@ class ForkServer:
     def fork(self, standard: list[int], request: dict[str, Any]) -> int:
         """The process id of a new server with these three descriptors."""
         with self._lock:
-            file = os.memfd_create("request")
-            os.write(file, marshal.dumps(request))
-            rights = array.array("i", [*standard, file])
-            self._socket.sendmsg([b"fork"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-            os.close(file)
+            send(self._socket, request, standard)
             answer = self._socket.recv(1024)
         assert answer.isdigit(), f"no fork: {answer.decode() or 'the fork server has ended'}"
         return int(answer)
