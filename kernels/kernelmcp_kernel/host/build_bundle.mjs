@@ -13,6 +13,7 @@ import os from "node:os";
 import path from "node:path";
 import process from "node:process";
 import { leave } from "./leave.mjs";
+import { lightModule, symbolsOf } from "./light_pyodide.mjs";
 
 const HOST = import.meta.dirname;
 const IMPORT_OF_NODE = /^import (\w+|\{[\w, ]+\})\sfrom\s"(node:[\w/]+)";$/gm;
@@ -34,17 +35,24 @@ function pyodideModules(folder) {
   const read = (/** @type {string} */ name) =>
     fs.readFileSync(path.join(folder, name), "utf8").replace(/^\/\/# sourceMappingURL=.*$/gm, "");
   const api = replaceOnce(read("pyodide.mjs"), /\bexport\s*\{(\w+) as loadPyodide,[^}]*\};?/, (_, name) => `return ${name};`);
-  const asm = replaceOnce(read("pyodide.asm.mjs"), /\bexport default (\w+);/, (_, name) => `return ${name};`);
+  const used = fs.readdirSync(HOST, { recursive: true, encoding: "utf8" }).filter((name) => name.endsWith(".mjs"));
+  const others = [api, ...used.map((name) => fs.readFileSync(path.join(HOST, name), "utf8"))].join("\n");
+  const whole = replaceOnce(read("pyodide.asm.mjs"), /\bexport default (\w+);/, (_, name) => `return ${name};`);
+  const asm = lightModule(whole, others);
   return `import path from "node:path";
 import { pathToFileURL } from "node:url";
+import { placeSymbols } from "./main_symbols.mjs";
 export async function importPyodide(folder) {
 const loadPyodide = (() => {${api}
 })();
+const mainSymbols = JSON.parse('${JSON.stringify(symbols)}');
 const factory = ((importMeta) => {${asm.replaceAll("import.meta", "importMeta")}
 })({ url: pathToFileURL(path.join(folder, "pyodide.asm.mjs")).href });
 return { loadPyodide, factory };
 }`;
 }
+
+const symbols = await symbolsOf(runtime, image, buildId);
 
 /** @type {Map<string, string>} the functions of the modules, each behind those that it imports */
 const modules = new Map();

@@ -92,7 +92,7 @@ def build_image(package_dir: Path, image: Path) -> None:
         settings = (runtime, package_dir / "inside", unfinished[0], identity)
         run_program("the boot image", [node_binary(), _JSPI, host / "build_image.mjs", *settings])
         settings = (runtime, unfinished[0], identity, *unfinished[1:], json.dumps(node_flags(_TRAINING_MEMORY_MB)))
-        run_program("the guest's bundle", [node_binary(), host / "build_bundle.mjs", *settings])
+        run_program("the guest's bundle", [node_binary(), _JSPI, host / "build_bundle.mjs", *settings])
         for file, target in zip(unfinished, made, strict=True):
             os.replace(file, target)
     finally:

@@ -1,0 +1,89 @@
+// Part of build_bundle.mjs: Pyodide's Emscripten module, without what Emscripten does for each of 9,000 exports at each start, of which
+// JavaScript uses 135 by name. How they are placed instead is in main_symbols.mjs.
+import fs from "node:fs";
+import path from "node:path";
+import { Image } from "./image.mjs";
+import { loadRuntime } from "./pyodide.mjs";
+
+const TYPES = { i: 127, p: 127, j: 126, f: 125, d: 124, e: 111 }; // of WebAssembly, by the letters of Emscripten's signatures
+const FUNCTION = 96;
+
+/** @param {string} text @param {string} part @param {string} other */
+function replaceOnly(text, part, other) {
+  const found = text.split(part);
+  if (found.length !== 2) throw new Error(`Pyodide's module has "${part}" ${found.length - 1} times`);
+  return found.join(other);
+}
+
+/** @param {string} text Pyodide's Emscripten module @param {string} others all that uses it
+ * @returns {string} the same with `placeSymbols(mainSymbols, exports, env, got)` in place of what it does for each export */
+export function lightModule(text, others) {
+  const parts = /var (?:\w+,)+wasmTable,wasmMemory;function assignWasmExports\(wasmExports\)\{([^}]*)\}/.exec(text);
+  if (!parts?.[1]) throw new Error("Pyodide's module does not assign its exports");
+  const rest = text.replace(parts[0], "");
+  const used = new Set(`${rest} ${others}`.match(/\w+/g));
+  const assigned = parts[1].split(";").filter((each) => used.has(each.split("=", 1)[0]) || /=wasm(Table|Memory)=/.test(each));
+  const variables = [...assigned.map((each) => each.split("=", 1)[0]), "wasmTable", "wasmMemory"];
+  const body = `var ${variables};function assignWasmExports(wasmExports){${assigned.join(";")}}`;
+  const light = text.replace(parts[0], () => body);
+  const named = new Set(Array.from(light.matchAll(/wasmExports(?:\.(\w+)|\["(\w+)"\])/g), ([, one, other]) => one ?? other));
+  const picked = `{${Array.from(named, (name) => `${name}:wasmExports["${name}"]`)}}`;
+  return [
+    ['mergeLibSymbols(wasmExports,"main");', ""],
+    ["updateGOT(origExports);", "placeSymbols(mainSymbols,origExports,wasmImports,GOT);"],
+    ["wasmExports=Object.assign({},wasmExports);", `wasmExports=${picked};`],
+    ["Object.keys(lib.exports).indexOf(symbol)", "symbol in lib.exports?0:-1"],
+  ].reduce((made, [part, other]) => replaceOnly(made, part, other), light);
+}
+
+/** @param {number} number @returns {number[]} LEB128 */
+function unsigned(number) {
+  return number < 128 ? [number] : [(number & 127) | 128, ...unsigned(number >> 7)];
+}
+
+/** @param {number} id @param {number[][]} entries */
+function section(id, entries) {
+  const content = [...unsigned(entries.length), ...entries.flat()];
+  return [id, ...unsigned(content.length), ...content];
+}
+
+/** @param {string} text */
+const bytesOf = (text) => [...unsigned(text.length), ...Buffer.from(text, "latin1")];
+
+/** A module that puts functions of JavaScript into the table. @param {string[]} signatures Emscripten's @param {number} start */
+function wrapperModule(signatures, start) {
+  const types = [...new Set(signatures)];
+  const coded = (/** @type {string} */ letters) => [...unsigned(letters.length), ...Array.from(letters, (each) => TYPES[/** @type {"i"} */ (each)])];
+  const functionTypes = types.map((each) => [FUNCTION, ...coded(each.slice(1)), ...coded(each[0] === "v" ? "" : each[0])]);
+  const table = [...bytesOf("table"), ...bytesOf("table"), 1, 112, 0, 0];
+  const functions = signatures.map((each, at) => [...bytesOf("functions"), ...bytesOf(`${at}`), 0, ...unsigned(types.indexOf(each))]);
+  const offset = [65, ...signed(start), 11];
+  const elements = [0, ...offset, ...unsigned(signatures.length), ...signatures.flatMap((_, at) => unsigned(at))];
+  const header = [0, 97, 115, 109, 1, 0, 0, 0];
+  return Buffer.from([...header, ...section(1, functionTypes), ...section(2, [table, ...functions]), ...section(9, [elements])]);
+}
+
+/** @param {number} number @returns {number[]} LEB128 of a number that is not negative */
+function signed(number) {
+  return number < 64 ? [number] : [(number & 127) | 128, ...signed(number >> 7)];
+}
+
+/** Where Emscripten places them: it is asked, once. @param {string} runtime @param {string} image @param {string} buildId
+ * @returns {Promise<import("./main_symbols.mjs").MainSymbols>} */
+export async function symbolsOf(runtime, image, buildId) {
+  const { _module } = await loadRuntime(runtime, new Image(image, buildId), {}, () => 0);
+  const env = _module.LDSO.loadedLibsByName.__main__.exports;
+  const addressOf = (/** @type {string} */ name) => _module.GOT[name]?.value ?? 0;
+  const main = await WebAssembly.compile(fs.readFileSync(path.join(runtime, "pyodide", "pyodide.asm.wasm")));
+  const exported = WebAssembly.Module.exports(main).map(({ name }) => name);
+  const asked = WebAssembly.Module.imports(main).filter(({ module }) => module.startsWith("GOT."));
+  const imported = asked.map(({ name }) => /** @type {[string, number]} */ ([name, addressOf(name)]));
+  const own = new Set(exported);
+  const wrapped = new Map(imported.filter(([name, address]) => address && !own.has(name)).map(([name, address]) => [address, name]));
+  const places = [...wrapped.keys()].sort((one, other) => one - other);
+  const start = places[0] ?? 0;
+  if (places.some((place, at) => place !== start + at)) throw new Error("Emscripten's wrappers are not side by side");
+  const names = places.map((place) => wrapped.get(place) ?? "");
+  const wrappers = wrapperModule(names.map((name) => env[name].sig), start).toString("base64");
+  return { addresses: exported.map(addressOf), imported, wrapped: names, length: start + names.length, wrappers };
+}
