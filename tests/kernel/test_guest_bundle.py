@@ -252,6 +252,58 @@ def test_code_that_does_not_fit_is_not_used(tmp_path: Path, damage: Callable[[by
         assert guest.run("6 * 7") == "42"
 
 
+def _names_of_the_main_module() -> list[str]:
+    """What it exports, and what it takes from Emscripten's table of addresses."""
+    program = """
+    const module = new WebAssembly.Module(fs.readFileSync(process.argv[1]));
+    const imported = WebAssembly.Module.imports(module).filter((each) => each.module.startsWith("GOT."));
+    console.log(JSON.stringify([...WebAssembly.Module.exports(module), ...imported].map((each) => each.name)));
+    """
+    arguments = [node_binary(), "-e", program, RUNTIME / "pyodide" / "pyodide.asm.wasm"]
+    return json.loads(subprocess.run(arguments, capture_output=True, check=True, timeout=60).stdout)
+
+
+def _placed(guest: StateGuest, names: list[str]) -> tuple[dict[str, int], list[str]]:
+    """The address of each name, and of each entry of the table of functions its parameters and place in its module."""
+    (guest.workspace / "names").write_text(json.dumps(names))
+    guest.run("import json, pathlib, pyodide_js; module = pyodide_js._module")
+    guest.run("names = json.loads(pathlib.Path('/workspace/names').read_text())")
+    guest.run("found = {name: address.value for name in names if (address := getattr(module.GOT, name, None))}")
+    guest.run("entries = [module.wasmTable.get(at) for at in range(module.wasmTable.length)]")
+    guest.run("entries = [f'{entry.length} {entry.name}' if entry else '' for entry in entries]")
+    guest.run("pathlib.Path('/workspace/placed').write_text(json.dumps([found, entries]))")
+    found, entries = json.loads((guest.workspace / "placed").read_text())
+    return found, entries
+
+
+def test_a_bundle_places_the_main_modules_names_where_emscripten_does(tmp_path: Path) -> None:
+    """A heap, a saved one too, and side modules hold these addresses."""
+    no_code = tmp_path / "empty"
+    no_code.touch()
+    names = _names_of_the_main_module()
+    with _guest(tmp_path / "bundled", lambda launch: launch) as guest:
+        addresses, entries = _placed(guest, names)
+    with _guest(tmp_path / "from modules", _with(code_of(_bundle()), no_code)) as guest:
+        expected_addresses, expected_entries = _placed(guest, names)
+    assert len(addresses) > 8_000
+    assert addresses == expected_addresses
+    wrappers = {addresses[name] for name in names[-280:]}
+    assert len(wrappers) > 200
+    assert [entry.split(" ")[0] for entry in entries] == [entry.split(" ")[0] for entry in expected_entries]
+    own = [at for at in range(len(entries)) if at not in wrappers]
+    assert [entries[at] for at in own] == [expected_entries[at] for at in own]
+
+
+def test_c_finds_the_main_modules_functions_and_data_by_name(tmp_path: Path) -> None:
+    with _guest(tmp_path / "sandbox", lambda launch: launch) as guest:
+        guest.run("import ctypes; from ctypes import pythonapi")
+        assert guest.run("pythonapi.PyLong_AsLong(ctypes.py_object(42))") == "42"
+        assert guest.run("ctypes.py_object.in_dll(pythonapi, 'PyExc_KeyError').value is KeyError") == "True"
+        assert guest.run("ctypes.CDLL(None).strlen(b'hello')") == "5"
+        for name in ("no_such_name", "toString", "constructor"):
+            assert f'Tried to lookup unknown symbol "{name}"' in guest.run(f"getattr(pythonapi, {name!r})")
+
+
 def _owned(launch: Launch) -> Launch:
     """A guest that has Node's own objects and Node's permission: only the operating system is left."""
     program = [word.replace('"keep_globals": false', '"keep_globals": true') for word in launch.program]

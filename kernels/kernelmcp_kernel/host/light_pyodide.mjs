@@ -1,4 +1,4 @@
-// Part of build_bundle.mjs: Pyodide's Emscripten module, without what Emscripten does for each of 9,000 exports at each start, of which
+// Part of build_bundle.mjs: Pyodide's Emscripten module, without what Emscripten does for each of 8,600 exports at each start, of which
 // JavaScript uses 135 by name. How they are placed instead is in main_symbols.mjs.
 import fs from "node:fs";
 import path from "node:path";
@@ -6,7 +6,10 @@ import { Image } from "./image.mjs";
 import { loadRuntime } from "./pyodide.mjs";
 
 const TYPES = { i: 127, p: 127, j: 126, f: 125, d: 124, e: 111 }; // of WebAssembly, by the letters of Emscripten's signatures
+const HEADER = [0, 97, 115, 109, 1, 0, 0, 0];
 const FUNCTION = 96;
+const FUNCTIONS_OF_ANY_NUMBER = [112, 0, 0];
+const [I32_CONST, END] = [65, 11];
 
 /** @param {string} text @param {string} part @param {string} other */
 function replaceOnly(text, part, other) {
@@ -26,8 +29,8 @@ export function lightModule(text, others) {
   const variables = [...assigned.map((each) => each.split("=", 1)[0]), "wasmTable", "wasmMemory"];
   const body = `var ${variables};function assignWasmExports(wasmExports){${assigned.join(";")}}`;
   const light = text.replace(parts[0], () => body);
-  const named = new Set(Array.from(light.matchAll(/wasmExports(?:\.(\w+)|\["(\w+)"\])/g), ([, one, other]) => one ?? other));
-  const picked = `{${Array.from(named, (name) => `${name}:wasmExports["${name}"]`)}}`;
+  const kept = new Set(Array.from(light.matchAll(/wasmExports(?:\.(\w+)|\["(\w+)"\])/g), ([, one, other]) => one ?? other));
+  const picked = `{${Array.from(kept, (name) => `${name}:wasmExports["${name}"]`)}}`;
   return [
     ['mergeLibSymbols(wasmExports,"main");', ""],
     ["updateGOT(origExports);", "placeSymbols(mainSymbols,origExports,wasmImports,GOT);"],
@@ -36,36 +39,39 @@ export function lightModule(text, others) {
   ].reduce((made, [part, other]) => replaceOnly(made, part, other), light);
 }
 
-/** @param {number} number @returns {number[]} LEB128 */
-function unsigned(number) {
-  return number < 128 ? [number] : [(number & 127) | 128, ...unsigned(number >> 7)];
+/** @param {number} number @param {number} [limit] of the last byte @returns {number[]} LEB128 */
+function unsigned(number, limit = 128) {
+  return number < limit ? [number] : [(number & 127) | 128, ...unsigned(number >> 7, limit)];
 }
 
-/** @param {number} id @param {number[][]} entries */
+/** @param {number} number not negative @returns {number[]} LEB128 with a sign */
+const signed = (number) => unsigned(number, 64);
+
+/** @param {string} text @returns {number[]} */
+const named = (text) => [...unsigned(text.length), ...Buffer.from(text, "latin1")];
+
+/** @param {number} id @param {number[][]} entries @returns {number[]} */
 function section(id, entries) {
   const content = [...unsigned(entries.length), ...entries.flat()];
   return [id, ...unsigned(content.length), ...content];
 }
 
-/** @param {string} text */
-const bytesOf = (text) => [...unsigned(text.length), ...Buffer.from(text, "latin1")];
-
-/** A module that puts functions of JavaScript into the table. @param {string[]} signatures Emscripten's @param {number} start */
-function wrapperModule(signatures, start) {
-  const types = [...new Set(signatures)];
-  const coded = (/** @type {string} */ letters) => [...unsigned(letters.length), ...Array.from(letters, (each) => TYPES[/** @type {"i"} */ (each)])];
-  const functionTypes = types.map((each) => [FUNCTION, ...coded(each.slice(1)), ...coded(each[0] === "v" ? "" : each[0])]);
-  const table = [...bytesOf("table"), ...bytesOf("table"), 1, 112, 0, 0];
-  const functions = signatures.map((each, at) => [...bytesOf("functions"), ...bytesOf(`${at}`), 0, ...unsigned(types.indexOf(each))]);
-  const offset = [65, ...signed(start), 11];
-  const elements = [0, ...offset, ...unsigned(signatures.length), ...signatures.flatMap((_, at) => unsigned(at))];
-  const header = [0, 97, 115, 109, 1, 0, 0, 0];
-  return Buffer.from([...header, ...section(1, functionTypes), ...section(2, [table, ...functions]), ...section(9, [elements])]);
+/** @param {string} letters of a signature, "v" for nothing @returns {number[]} */
+function typesOf(letters) {
+  const types = Array.from(letters.replace("v", ""), (each) => TYPES[/** @type {keyof typeof TYPES} */ (each)]);
+  return [...unsigned(types.length), ...types];
 }
 
-/** @param {number} number @returns {number[]} LEB128 of a number that is not negative */
-function signed(number) {
-  return number < 64 ? [number] : [(number & 127) | 128, ...signed(number >> 7)];
+/** A module that puts functions of JavaScript into the table. @param {string[]} signatures Emscripten's: the result, then the
+ * parameters @param {number} start */
+function wrapperModule(signatures, start) {
+  const different = [...new Set(signatures)];
+  const types = different.map((each) => [FUNCTION, ...typesOf(each.slice(1)), ...typesOf(each[0] ?? "v")]);
+  const table = [...named("table"), ...named("table"), 1, ...FUNCTIONS_OF_ANY_NUMBER];
+  const functions = signatures.map((each, at) => [...named("functions"), ...named(`${at}`), 0, ...unsigned(different.indexOf(each))]);
+  const places = signatures.flatMap((_, at) => unsigned(at));
+  const elements = [0, I32_CONST, ...signed(start), END, ...unsigned(signatures.length), ...places];
+  return Buffer.from([...HEADER, ...section(1, types), ...section(2, [table, ...functions]), ...section(9, [elements])]);
 }
 
 /** Where Emscripten places them: it is asked, once. @param {string} runtime @param {string} image @param {string} buildId

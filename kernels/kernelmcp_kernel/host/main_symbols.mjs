@@ -1,8 +1,8 @@
 // What Pyodide's main module exports, where Emscripten would place it: each function has an entry in the table of functions, each
 // name an address in Emscripten's GOT, and what JavaScript gives to C as a function pointer is wrapped in WebAssembly.
 //
-// Emscripten does that name by name, at each start, for 9,000 names, of which a session without side modules asks for none, and it
-// compiles a module for each of 261 wrappers. It is the same at each start, so the bundle knows it (light_pyodide.mjs).
+// Emscripten does that name by name, at each start, for 8,600 names, of which a session without side modules asks for none, and it
+// compiles a module for each of 259 wrappers. It is the same at each start, so the bundle knows it (light_pyodide.mjs).
 
 /** @typedef {{addresses: number[], imported: [string, number][], wrapped: string[], length: number, wrappers: string}} MainSymbols
  * addresses: of the exports, in their order, 0 for what has none; imported: addresses of the names that the main module imports from

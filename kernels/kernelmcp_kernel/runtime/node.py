@@ -44,8 +44,8 @@ _NODE_FLAGS = (
     # These save 10 MB of private memory: garbage from loading is collected once; young objects have 1 MB, not 8.
     "--expose-gc",
     "--max-semi-space-size=1",
-    # V8 begins with a limit of a few MB, of which WebAssembly's memory is a part, and collects whenever a start or a saved
-    # state grows beyond it: 100 ms of CPU. The first collection sets a limit that fits.
+    # V8 begins with a limit of a few MB, WebAssembly's memory included, and collects whenever a start or a saved state
+    # grows beyond it: 100 ms of CPU. The first collection sets a limit that fits.
     "--initial-old-space-size=128",
     # Stacks of JavaScript and of each chain of WebAssembly calls; the smaller value applies. Python's check only sees
     # WebAssembly's stack in memory, so a C recursion over nested data (a linked list that is freed) ends the guest at
