@@ -47,7 +47,7 @@ def npm_files(folder: Path, lock: Path) -> Path:
 
 
 def _unpack(archive: Path, patterns: list[str], target: Path) -> None:
-    """Not by `TarFile.extract`, whose filters Python 3.11.2 (Debian 12) does not have. The archive's sha512 is known."""
+    """Not by `TarFile.extract`, whose filters Python 3.11.2 (Debian 12) does not have. The sha512 was compared."""
     with tarfile.open(archive) as members:
         for member in members:
             path = PurePosixPath(member.name).relative_to("package")
