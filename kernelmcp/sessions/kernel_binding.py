@@ -53,6 +53,9 @@ class KernelUser(IopubListener, Protocol):
         """True if something runs in the kernel, or is being sent to it."""
         ...
 
+    async def settle(self) -> None:
+        """Wait for a moment while something of a person's runs: that it has ended may be on its way to us."""
+
     def kernel_changed(self) -> None:
         """A kernel has been bound, or has ended."""
 
@@ -398,10 +401,14 @@ class KernelBinding:
         if variables.are_untouched:
             variables.are_saved()
             return
+        await self._user.settle()
+        if self.kernel is not kernel:
+            return
         runs, why = variables.runs, ["a cell was running"]
         if self._user.is_running:
             self._record.why_lost = why
         elif await self.variables.saved.save(kernel, (await self.files.quota()).max_bytes):
+            await self._user.settle()
             if variables.runs != runs or self._user.is_running:  # a person's cell has come meanwhile
                 self._record.why_lost = why
                 self.variables.saved.forget()

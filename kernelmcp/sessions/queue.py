@@ -31,6 +31,8 @@ from kernelmcp.sessions.storage.session_files import SessionFiles
 
 # Minimum interval between checks of a time limit while a cell waits for an answer.
 MIN_MORE_SECONDS = 0.5
+# For the word that a person's cell or request has ended, before variables are saved.
+SETTLE_SECONDS = 0.5
 # Share of the grace period after which the guest is ended. The rest is for the answer.
 GUEST_SHARE = 5 / 6
 log = structlog.get_logger(__name__)
@@ -138,6 +140,10 @@ class ExecutionQueue:
             return False
         has_begun = self.current is not None and self.current.started is not None
         return has_begun or not self.persons.idle.is_set()
+
+    async def settle(self) -> None:
+        with anyio.move_on_after(SETTLE_SECONDS):
+            await self.persons.idle.wait()
 
     def kernel_changed(self) -> None:
         if self.binding.kernel is None:

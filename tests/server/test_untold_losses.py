@@ -4,6 +4,7 @@ beside it: a session that goes back or is reset keeps to the limits of running s
 import asyncio
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,18 @@ async def test_a_persons_cell_and_a_stop_hide_not_what_did_not_come_back(connect
         assert "Not back: variables of shell" in text(await execute(client, "x, z", session_id="s"))
 
 
+async def test_a_persons_cell_that_is_about_to_end_costs_no_variables(connect: Connect, tmp_path: Path) -> None:
+    """Jupyter's clients ask for completions and the like, too; each makes the kernel busy for a moment."""
+    async with connect(SERVER__RUNTIME=str(tmp_path / "r")) as client:
+        await run(client, "x = 1", session_id="s")
+        async with person_of(client, tmp_path / "r") as person:
+            person.execute("import time; time.sleep(0.05); z = 1")
+            while (await person.get_iopub_msg(timeout=DEADLINE))["msg_type"] != "execute_input":
+                pass
+            await call(client, "stop_session", session_id="s")
+        assert (await run(client, "x, z", session_id="s"))["result"] == "(1, 1)"
+
+
 @pytest.mark.parametrize("when", ["before the cell", "in the cell"])
 async def test_a_guest_that_ends_before_the_model_runs_anything_is_no_secret_of_a_person(
     connect: Connect, tmp_path: Path, when: str
@@ -323,8 +336,14 @@ async def test_a_restore_that_the_client_gave_up_has_cost_nothing(connect: Conne
         await run(client, LARGE, session_id="s")
         await call(client, "checkpoint_session", session_id="s", name="a")
         await run(client, "x = 2", session_id="s")
+        [own] = kernel_pids()
         restore = asyncio.create_task(call(client, "restore_session", session_id="s", name="a"))
-        while len(kernel_pids()) < 2:  # noqa: ASYNC110
+        while not (others := set(kernel_pids()) - {own}):  # noqa: ASYNC110
             await asyncio.sleep(0)
+        [other] = others
+        os.kill(other, signal.SIGSTOP)  # so that it is not done before it is given up
         restore.cancel()
+        await asyncio.wait([restore])
+        await client.list_tools()  # after which the server knows
+        os.kill(other, signal.SIGCONT)
         assert (await run(client, "x", session_id="s"))["result"] == "2"
