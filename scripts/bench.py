@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from bench_kernels import Kernel, kernel, uss_mb
 from bench_table import Row, machine, p50, table
 from code_mode_bench import measure_code_mode
 from confinement_bench import measure_confinement
+from crowd_bench import measure_crowd
 from end_bench import measure_ends
 from hibernate_bench import measure_hibernation
 from http_bench import http_server, measure_calls, soak
@@ -256,30 +257,29 @@ def main() -> int:
     parser.add_argument("--neighbours", action="store_true", help="hostile upstreams beside a good one; nothing else")
     parser.add_argument("--views", action="store_true", help="views of MCP Apps, in a browser; nothing else")
     parser.add_argument("--hibernate", action="store_true", help="saved variables; nothing else")
+    parser.add_argument("--crowd", action="store_true", help="1,000 sessions, 20 live (half an hour); nothing else")
+    parser.add_argument("--sessions", type=int, default=1000, help="of the crowd (default 1000)")
+    parser.add_argument("--calls", type=int, default=5000, help="to the crowd (default 5000)")
     parser.add_argument("--rounds", type=int, default=200, help="executions to time (default 200)")
     options = parser.parse_args()
     if options.soak:
         found_soak = asyncio.run(soak())
         print(json.dumps({"machine": machine(), **asdict(found_soak), "held": found_soak.held}, indent=1))
         return 0 if found_soak.held else 1
-    parts = ("science", "lab", "languages", "code_mode", "stored", "neighbours", "views", "hibernate")
-    if any(getattr(options, name) for name in parts):
+    parts: dict[str, Callable[[Path], Coroutine[Any, Any, Iterable[tuple[Any, ...]]]]] = {
+        "science": lambda folder: measure_science(folder, 5),
+        "lab": measure_lab,
+        "languages": lambda folder: measure_languages(folder, options.rounds),
+        "code_mode": measure_code_mode,
+        "stored": lambda folder: measure_stored(folder, 5),
+        "neighbours": measure_neighbours,
+        "views": measure_views,
+        "hibernate": measure_hibernation,
+        "crowd": lambda folder: measure_crowd(folder, options.sessions, options.calls),
+    }
+    if chosen := [measured for name, measured in parts.items() if getattr(options, name)]:
         with tempfile.TemporaryDirectory(prefix="kmb-") as name:
-            folder = Path(name)
-            if options.code_mode:
-                some = measure_code_mode(folder)
-            elif options.neighbours:
-                some = measure_neighbours(folder)
-            elif options.views:
-                some = measure_views(folder)
-            elif options.hibernate:
-                some = measure_hibernation(folder)
-            elif options.lab:
-                some = measure_lab(folder)
-            elif options.stored:
-                some = measure_stored(folder, 5)
-            else:
-                some = measure_science(folder, 5) if options.science else measure_languages(folder, options.rounds)
+            some = chosen[0](Path(name))
             rows = [Row(*found) for found in asyncio.run(some)]
     else:
         rows = asyncio.run(measure(options.rounds))

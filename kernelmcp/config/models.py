@@ -48,6 +48,10 @@ class SessionsSection(Section):
     laptop spares."""
     max_sessions: int = Field(default=32, ge=1)
     """Sessions with live processes on the whole server."""
+    memory_share: float = Field(default=0.9, gt=0, le=1)
+    """Share of the memory of the machine, or of the container or service that has a limit, above which the kernels of
+    sessions that have been idle for five seconds end, those first that were idle longest. Their variables are saved;
+    without `hibernate`, or where they cannot be saved, a kernel goes on."""
     warm_pool_size: int = Field(default=1, ge=0)
     """Kernels that are started in advance. One is enough to spare one person the wait; each costs about 150 MB."""
     inline_wait_seconds: float = Field(default=45, ge=0)
@@ -56,8 +60,8 @@ class SessionsSection(Section):
     """Days after which a session that nobody used goes to the trash, with its files; seen there on eight dates, it is
     deleted. 0: never."""
     hibernate: bool = True
-    """Save the variables of a Python session when its kernel ends (idle, to make room, `stop_session`, the end of the
-    server): its next call has them back. `false`: they are lost."""
+    """Save the variables of a Python session when its kernel ends (idle, to make room, when memory is short,
+    `stop_session`, the end of the server): its next call has them back. `false`: they are lost."""
     max_checkpoints: int = Field(default=20, ge=1)
     """Checkpoints per session that somebody has asked for; one more replaces the oldest."""
     automatic_checkpoints: int = Field(default=20, ge=0)

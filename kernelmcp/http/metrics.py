@@ -18,6 +18,7 @@ from kernelmcp.executions.tool_calls import ToolCallRecord
 from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
+from kernelmcp.observability.memory_use import memory_use
 from kernelmcp.output.sanitize import as_dict
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Observer
@@ -57,6 +58,11 @@ class Metrics(Observer):
         self._sessions = Gauge("kernelmcp_sessions", "Sessions known to this server.", ["state"], registry=registry)
         self._kernels = Gauge("kernelmcp_kernels", "Kernel processes.", ["state"], registry=registry)
         self._memory = Gauge("kernelmcp_memory_bytes", "Resident memory.", ["of"], registry=registry)
+        self._memory_share = Gauge(
+            "kernelmcp_memory_used_share",
+            "Used share of the machine's memory, or of a container's that is closer to its limit.",
+            registry=registry,
+        )
         self._executions = Counter("kernelmcp_executions", "Executions ended.", ["status"], registry=registry)
         self._execution_seconds = Histogram(
             "kernelmcp_execution_seconds", "Time in the kernel.", buckets=BUCKETS, registry=registry
@@ -133,6 +139,7 @@ class Metrics(Observer):
         pids = [kernel.pid for session in live if (kernel := session.kernel)] + [pooled.kernel.pid for pooled in warm]
         kernels = await anyio.to_thread.run_sync(lambda: sum(tree_memory_mb(pid) for pid in pids))
         self._memory.labels("kernels").set(kernels * BYTES_PER_MB)
+        self._memory_share.set(memory_use().share)
         self._memory.labels("server").set(psutil.Process(os.getpid()).memory_info().rss)
 
     def _finished(self, execution: Execution) -> None:

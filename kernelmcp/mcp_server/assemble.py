@@ -35,6 +35,7 @@ from kernelmcp.preflight import check_change
 from kernelmcp.sessions.control import Control
 from kernelmcp.sessions.default_session import DefaultSession
 from kernelmcp.sessions.descriptors import Descriptors
+from kernelmcp.sessions.memory_relief import MemoryRelief
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.tools.offered_tools import OfferedTools
 from kernelmcp.version import __version__
@@ -125,6 +126,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             registry.observers.add(Tracing())
         tasks.start_soon(registry.stop_idle)
         tasks.start_soon(registry.sweep_disk)
+        tasks.start_soon(MemoryRelief(settings, registry).run)
         tasks.start_soon(reload.keep_current, settings, check_change)
         try:
             yield App(server, registry, callers, pool, offered)

@@ -43,6 +43,8 @@ def server_env(tmp_path: Path, kernelspec: str) -> dict[str, str]:
         "KERNELMCP_SESSIONS__AUTOMATIC_CHECKPOINTS": "0",
         # A test about the pool says so.
         "KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0",
+        # Whatever else runs on this machine.
+        "KERNELMCP_SESSIONS__MEMORY_SHARE": "1",
     }
 
 

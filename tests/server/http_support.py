@@ -101,6 +101,7 @@ def serving(folder: Path, *arguments: str, **settings: str) -> Iterator[HttpServ
         "KERNELMCP_HOME": str(folder / "home"),
         "KERNELMCP_TOOLS__STRUCTURED_CONTENT": "always",
         "KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0",
+        "KERNELMCP_SESSIONS__MEMORY_SHARE": "1",
         "KERNELMCP_SESSIONS__AUTOMATIC_CHECKPOINTS": "0",
         "KERNELMCP_SERVER__RUNTIME": f"/tmp/kmt-{os.getpid()}",
         "KERNELMCP_KERNELS__KERNELSPEC": os.environ.get("TEST_KERNELSPEC", "kernelmcp"),

@@ -356,6 +356,7 @@ async def test_metrics_count_what_happened(server: HttpServer) -> None:
     assert values["kernelmcp_output_bytes_total"] >= 100
     assert values["kernelmcp_queue_seconds_count"] >= 1
     assert values['kernelmcp_memory_bytes{of="server"}'] > 1e6
+    assert 0 < values["kernelmcp_memory_used_share"] <= 1
     assert values['kernelmcp_denials_total{reason="token"}'] >= 1
     assert {'kernelmcp_kernels{state="warm"}', 'kernelmcp_sessions{state="idle"}'} <= values.keys()
     assert ALICE not in text
