@@ -36,8 +36,13 @@ class MemoryRelief:
         """Check periodically. Runs for the server's life."""
         while True:
             await anyio.sleep(CHECK_SECONDS)
-            while (session := self._longest_idle()) is not None and self._is_short():
-                await self._relieve(session)
+            try:
+                while (session := self._longest_idle()) is not None and self._is_short():
+                    self._not_before[session] = time.monotonic() + RETRY_SECONDS  # if it goes on
+                    await self._relieve(session)
+            except Exception:
+                log.exception("idle sessions could not be ended to free memory")
+                await anyio.sleep(RETRY_SECONDS)
 
     def _is_short(self) -> bool:
         sessions = self._settings.config.sessions
@@ -61,5 +66,3 @@ class MemoryRelief:
                 await session.stop_if_idle(must_end=False, must_save=True)
         except (InvalidArgument, StorageFailed) as exc:
             log.info("its variables could not be saved: it goes on", session=session.id, reason=exc.message)
-        if session.kernel is not None:
-            self._not_before[session] = time.monotonic() + RETRY_SECONDS
