@@ -16,9 +16,9 @@ from kernelmcp.config.tool_names import TOOL_NAMES
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.tool_calls import ToolCallRecord
 from kernelmcp.http.rate_limits import Throttle
+from kernelmcp.kernel.memory_use import memory_use
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
-from kernelmcp.observability.memory_use import memory_use
 from kernelmcp.output.sanitize import as_dict
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Observer

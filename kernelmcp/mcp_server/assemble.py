@@ -35,7 +35,7 @@ from kernelmcp.preflight import check_change
 from kernelmcp.sessions.control import Control
 from kernelmcp.sessions.default_session import DefaultSession
 from kernelmcp.sessions.descriptors import Descriptors
-from kernelmcp.sessions.memory_relief import MemoryRelief
+from kernelmcp.sessions.hibernation.memory_relief import MemoryRelief
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.tools.offered_tools import OfferedTools
 from kernelmcp.version import __version__

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernelmcp.observability.memory_use import MemoryUse, memory_use
+from kernelmcp.kernel.memory_use import MemoryUse, memory_use
 
 GIB = 1 << 30
 TOTAL = psutil.virtual_memory().total

@@ -9,7 +9,7 @@ import structlog
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, StorageFailed
-from kernelmcp.observability.memory_use import MemoryUse, memory_use
+from kernelmcp.kernel.memory_use import MemoryUse, memory_use
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 
