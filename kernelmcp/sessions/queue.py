@@ -32,7 +32,7 @@ from kernelmcp.sessions.storage.session_files import SessionFiles
 # Minimum interval between checks of a time limit while a cell waits for an answer.
 MIN_MORE_SECONDS = 0.5
 # For the word that a person's cell or request has ended, before variables are saved.
-SETTLE_SECONDS = 0.5
+SETTLE_SECONDS = 2.0
 # Share of the grace period after which the guest is ended. The rest is for the answer.
 GUEST_SHARE = 5 / 6
 log = structlog.get_logger(__name__)
