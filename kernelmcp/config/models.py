@@ -51,7 +51,7 @@ class SessionsSection(Section):
     memory_share: float = Field(default=0.9, gt=0, le=1)
     """Share of the memory of the machine, or of the container or service that has a limit, above which the kernels of
     sessions that have been idle for five seconds end, those first that were idle longest. Their variables are saved;
-    without `hibernate`, or where they cannot be saved, a kernel goes on."""
+    without `hibernate`, or where they cannot be saved, a kernel goes on. 1: never."""
     warm_pool_size: int = Field(default=1, ge=0)
     """Kernels that are started in advance. One is enough to spare one person the wait; each costs about 150 MB."""
     inline_wait_seconds: float = Field(default=45, ge=0)

@@ -52,3 +52,10 @@ def test_another_archive_than_the_locks_is_refused(tmp_path: Path, monkeypatch: 
     with pytest.raises(BuildError, match=r"one-1\.0\.0\.tgz is not the file that lock.json names"):
         fetched(tmp_path, monkeypatch, data, archive(**{"package/build/a.js": b"good"}))
     assert not (tmp_path / "made" / "node_modules").exists()
+
+
+def test_a_file_outside_of_the_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = archive(**{"package/build/../../../evil.js": b"evil"})
+    with pytest.raises(BuildError, match="outside of it"):
+        fetched(tmp_path, monkeypatch, data, data)
+    assert not list(tmp_path.rglob("evil.js"))

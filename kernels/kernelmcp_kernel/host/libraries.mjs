@@ -27,11 +27,8 @@ export class Recorder {
   constructor() {
     /** @type {{exports: any, memory: number, table: number}[]} */
     this.instances = [];
-    /** @type {Record<string, number> | undefined} as they were before the first one was loaded */
-    this.symbols = undefined;
-    const begin = () => {
-      this.symbols ??= addresses(this.module.GOT); // not sooner: it takes 20 ms, and many sessions load nothing
-    };
+    /** @type {Record<string, number>} as they were before the first one was loaded */
+    this.symbols = {};
     const note = (/** @type {any} */ instance, /** @type {any} */ imports) => {
       if (!imports?.["GOT.mem"]) return;
       const { __memory_base: memory, __table_base: table } = imports.env;
@@ -39,7 +36,6 @@ export class Recorder {
     };
     WebAssembly.Instance = new Proxy(WebAssembly.Instance, {
       construct(target, [module, imports]) {
-        if (imports?.["GOT.mem"]) begin();
         const instance = new target(module, imports);
         note(instance, imports);
         return instance;
@@ -62,6 +58,7 @@ export class Recorder {
   watch(module) {
     this.module = module;
     this.tableLength = module.wasmTable.length;
+    this.symbols = addresses(module.GOT);
   }
 
   /** @returns {Libraries | null} null: none is loaded. Throws for one that could not be loaded again. */
@@ -73,7 +70,7 @@ export class Recorder {
     }
     const list = found.map(([path, entry]) => this.#library(path, entry, found));
     const symbols = addresses(this.module.GOT);
-    for (const [name, address] of Object.entries(this.symbols ?? {})) if (symbols[name] === address) delete symbols[name];
+    for (const [name, address] of Object.entries(this.symbols)) if (symbols[name] === address) delete symbols[name];
     return { list, length: this.module.wasmTable.length, slots: this.#slots(list, found), symbols };
   }
 

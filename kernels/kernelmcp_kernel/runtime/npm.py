@@ -51,10 +51,13 @@ def _unpack(archive: Path, patterns: list[str], target: Path) -> None:
     with tarfile.open(archive) as members:
         for member in members:
             path = PurePosixPath(member.name).relative_to("package")
+            if not member.isfile() or not any(fnmatch.fnmatch(str(path), pattern) for pattern in patterns):
+                continue
             content = members.extractfile(member)
-            if content is not None and any(fnmatch.fnmatch(str(path), pattern) for pattern in patterns):
-                (target / path).parent.mkdir(parents=True, exist_ok=True)
-                (target / path).write_bytes(content.read())
+            if content is None or ".." in path.parts:
+                raise BuildError(f"{archive.name} holds {member.name!r}, which is outside of it")
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (target / path).write_bytes(content.read())
 
 
 def _run_npm(folder: Path, *command: str) -> None:
