@@ -240,6 +240,7 @@ async def test_a_cell_behind_a_persons_restore_was_not_begun_and_loses_nothing(
             async with person_of(client, tmp_path / "r") as person:
                 person.execute("%restore good")
                 result = await execute(client, "x += 1; x", session_id="s")
+                await person.get_shell_msg(timeout=DEADLINE)  # so that the next round begins after this return
             found = fields(result)
             assert (found["status"], found["result"]) in {("ok", "2"), ("interrupted", None)}, text(result)
             assert not says_lost(result)
