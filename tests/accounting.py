@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from .processes import descendant_pids
+
 # Seconds of processor time for the tests of a tier, where the yardstick takes YARDSTICK_SECONDS. Those of October 2026
 # and a quarter more: raise one together with the reason. In November states, checkpoints and forks came, whose tests
 # start several kernels each, and machines that slow Node down more than the yardstick: real 1,450 to 1,900, slow 900 to
@@ -64,7 +66,7 @@ def cpu_seconds() -> float:
     """Processor time of this process and of all that it has started, also of what still runs."""
     times = os.times()
     ended = times.user + times.system + times.children_user + times.children_system
-    return ended + sum(_cpu_seconds_of(pid) for pid in _descendants(os.getpid()))
+    return ended + sum(_cpu_seconds_of(pid) for pid in descendant_pids(os.getpid()))
 
 
 def _cpu_seconds_of(pid: int) -> float:
@@ -73,14 +75,6 @@ def _cpu_seconds_of(pid: int) -> float:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return sum(map(int, fields[11:15])) / _TICKS  # utime, stime, cutime, cstime of proc(5)
     return 0.0
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    with suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
-                yield int(child)
-                yield from _descendants(int(child))
 
 
 def reap_orphans() -> None:

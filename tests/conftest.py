@@ -4,6 +4,7 @@ What each file cost in the last recorded run is in durations.json, by tier. It d
 tests started no process), and which begin first (the longest).
 """
 
+import gc
 import json
 import os
 import shutil
@@ -80,12 +81,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=wall_seconds, reverse=True)  # stable: the tests of a file stay together, in their order
 
 
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end; a worker need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     processes.forbidden = item.get_closest_marker(FAST) is not None
     if not processes.forbidden:
         from . import starting  # it imports the SDK, which most fast tests do without
 
+        starting.check_each_schema_once()
         starting.cold = item.get_closest_marker("cold") is not None
 
 

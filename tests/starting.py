@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
+import json
 import os
 import socket
 import subprocess
@@ -185,6 +186,22 @@ def _can_fork(env: Mapping[str, str], options: Mapping[str, Any]) -> bool:
 
 def _of_interpreter(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
+
+
+@functools.cache
+def check_each_schema_once() -> None:
+    """Each client of the SDK checks the schema of a tool's results at its first call, which takes 10 ms: the same ones
+    for each test. What is valid once is valid; what is not is refused each time."""
+    import jsonschema.validators
+
+    check, valid = jsonschema.Draft202012Validator.check_schema, set[str]()
+
+    def check_schema(schema: Any, *arguments: Any, **options: Any) -> None:
+        if (text := json.dumps(schema)) not in valid:
+            check(schema, *arguments, **options)
+            valid.add(text)
+
+    vars(jsonschema.validators)["Draft202012Validator"].check_schema = check_schema
 
 
 @asynccontextmanager

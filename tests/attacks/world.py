@@ -25,7 +25,7 @@ import psutil
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.settings import settings
 
-from ..processes import forget_peak, peak_mb
+from ..processes import descendants, forget_peak, peak_mb
 
 # Of the disk, beyond the quota: what is written before it is counted.
 DISK_SLACK_MB = 64
@@ -164,7 +164,7 @@ class World:
             found.append("it changed what lies outside")
         if _listens(pid):
             found.append("it listens on a port")
-        if children := _children(pid):
+        if children := descendants(pid):
             found.append("it has a child process")
             for child in children:
                 with suppress(psutil.NoSuchProcess):
@@ -284,13 +284,6 @@ def _listens(pid: int) -> bool:
         return any(one.status == psutil.CONN_LISTEN for one in psutil.Process(pid).net_connections("inet"))
     except psutil.Error:
         return False
-
-
-def _children(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
 
 
 class _Datagrams(asyncio.DatagramProtocol):

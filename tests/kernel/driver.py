@@ -13,7 +13,7 @@ import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from ..processes import is_alive
+from ..processes import children, is_alive
 
 # Generous: a loaded CI machine takes seconds where an idle one takes milliseconds, and there are slow ones.
 DEADLINE = 120
@@ -149,7 +149,7 @@ class Kernel:
         return None
 
     def guests(self) -> list[psutil.Process]:
-        return [child for child in self.process.children() if is_alive(child)]
+        return [child for child in children(self.process.pid) if is_alive(child)]
 
     def send(self, code: str, **options: Any) -> str:
         return self.client.execute(code, **options)

@@ -1,5 +1,6 @@
 """What the tests share besides fixtures."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -7,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 import psutil
 from mcp import Client
 
-from ..processes import command_line
+from ..processes import child_pids, children, command_line
 from ..starting import DEADLINE
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
@@ -25,7 +26,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool
 
 def server_of_test() -> psutil.Process:
     """The server that this test has started. Earlier tests of the same worker may have left other children behind."""
-    [found] = [one for one in psutil.Process().children() if command_line(one)[1:3] == ["-m", "kernelmcp"]]
+    [found] = [one for one in children(os.getpid()) if command_line(one)[1:3] == ["-m", "kernelmcp"]]
     return found
 
 
@@ -33,14 +34,7 @@ def kernel_pids() -> list[int]:
     """The kernels of the servers that this test has started."""
     return [
         process.pid
-        for server in psutil.Process().children()
-        for process in server.children()
+        for server in child_pids(os.getpid())
+        for process in children(server)
         if any(argument.endswith(".json") for argument in command_line(process))
     ]
-
-
-def kernels_of(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []

@@ -12,8 +12,9 @@ import nbformat
 import psutil
 import pytest
 
+from ..processes import descendants
 from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, error_code, run, serving
-from .support import DEADLINE, kernels_of, wait_until
+from .support import DEADLINE, wait_until
 
 pytestmark = pytest.mark.cold
 CLIENTS, SESSIONS, CALLS = 20, 4, 200
@@ -181,7 +182,7 @@ async def test_many_clients_and_sessions_do_not_mix(server: HttpServer) -> None:
 @pytest.mark.anyio
 async def test_sigterm_drains_and_leaves_nothing_half_done(server: HttpServer) -> None:
     """The last test of this server."""
-    kernels = kernels_of(server.process.pid)
+    kernels = descendants(server.process.pid)
     found: dict[str, dict[str, Any]] = {}
 
     async def work(name: str, code: str) -> None:

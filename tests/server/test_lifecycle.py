@@ -15,8 +15,9 @@ import pytest
 
 from kernelmcp.cells.lookup import unfinished
 
+from ..processes import descendants
 from ..starting import start_server
-from .support import DEADLINE, kernels_of, wait_until
+from .support import DEADLINE, wait_until
 
 INITIALIZE = {
     "jsonrpc": "2.0", "id": 1, "method": "initialize",
@@ -57,8 +58,8 @@ def started(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     send(process, CALL)
     assert receive(process)["result"]["structuredContent"]["result"] == "2"
     send(process, SPIN)
-    wait_until(lambda: len(kernels_of(process.pid)) >= 2)
-    return kernels_of(process.pid)
+    wait_until(lambda: len(descendants(process.pid)) >= 2)
+    return descendants(process.pid)
 
 
 @pytest.mark.parametrize("how", ["stdin closed", signal.SIGTERM, signal.SIGINT])
@@ -116,7 +117,7 @@ def test_the_next_server_sweeps_what_a_killed_one_left(
     sandboxes = Path(server_env["KERNELMCP_HOME"]) / "sandboxes"
     # The session's and the warm kernel's.
     assert wait_until(lambda: len([path for path in sandboxes.iterdir() if path.is_dir()]) == 2)
-    kernels = kernels_of(server_process.pid)
+    kernels = descendants(server_process.pid)
     server_process.kill()
     server_process.wait()
     wait_until(lambda: not any(k.is_running() and k.status() != "zombie" for k in kernels))
@@ -168,7 +169,7 @@ def test_nobody_else_writes_what_it_makes_whatever_the_umask(server_env: dict[st
         os.umask(before)
     try:
         started(process)
-        processes = [process.pid, *(kernel.pid for kernel in kernels_of(process.pid))]
+        processes = [process.pid, *(kernel.pid for kernel in descendants(process.pid))]
         masks = {re.search(r"Umask:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())[1] for pid in processes}
         assert masks == {"0022", "0002"}, "ours, and that of guests, whose files in volumes are the user's"
         files = [path.lstat() for path in Path(server_env["KERNELMCP_HOME"]).rglob("*") if not path.is_symlink()]

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ..processes import command_line
+from ..processes import command_line, descendants
 from ..server.conftest import *  # noqa: F403  # its fixtures
-from ..server.support import Connect, kernels_of, server_of_test, wait_until
+from ..server.support import Connect, server_of_test, wait_until
 from ..starting import start_server
 from .conftest import on_stdio
 
@@ -42,7 +42,7 @@ async def test_no_kernel_gets_a_variable_that_names_a_secret(connect: Connect, t
         assert "PLAIN" not in upstream.environ()
         kernels = [one for one in server.children() if any(part.endswith(".json") for part in one.cmdline())]
         assert kernels
-        for process in (one for kernel in kernels for one in (kernel, *kernels_of(kernel.pid))):
+        for process in (one for kernel in kernels for one in (kernel, *descendants(kernel.pid))):
             assert SECRET not in str(process.environ())
         assert kernels[0].environ()["PLAIN"] == "as it was"
 
