@@ -1,16 +1,14 @@
-"""The command line. Imports what a command needs only when it is called: `--version` must not load a server."""
+"""The command line. Imports what a command needs only when it is called: `--version` loads neither a server nor the
+settings."""
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernelmcp.config.load import load
-from kernelmcp.config.models import level_name
-from kernelmcp.config.settings import Settings
-from kernelmcp.config.upstream_settings import CLIENTS
+from kernelmcp.config.names import CLIENTS, level_name
 from kernelmcp.errors import ConfigurationError, LayersMissing
 from kernelmcp.process_start import (
     fill_descriptors,
@@ -20,6 +18,9 @@ from kernelmcp.process_start import (
     skip_slow_imports,
 )
 from kernelmcp.version import __version__
+
+if TYPE_CHECKING:
+    from kernelmcp.config.settings import Settings
 
 AT_A_TERMINAL = """\
 kernelmcp: waiting for an MCP client to speak on stdin. A client starts this command itself: `kernelmcp install
@@ -183,7 +184,13 @@ def _add_files(command: argparse.ArgumentParser) -> None:
     command.add_argument("--policy", type=Path, metavar="FILE", help="policy.toml")
 
 
-def _settings(parsed: argparse.Namespace) -> Settings:
+def _load(config: Path | None, policy: Path | None = None, **options: Any) -> "Settings":
+    from kernelmcp.config.load import load
+
+    return load(config, policy, **options)
+
+
+def _settings(parsed: argparse.Namespace) -> "Settings":
     overrides: dict[str, dict[str, Any]] = {}
     if parsed.log_level:
         overrides["logging"] = {"level": parsed.log_level}
@@ -201,7 +208,7 @@ def _settings(parsed: argparse.Namespace) -> Settings:
         # A path with ~ that no shell has expanded stays unchanged: the setting accepts ~.
         folder = parsed.folder if parsed.folder.startswith("~") else os.path.abspath(parsed.folder)
         overrides["volumes"] = {"default_volume": folder}
-    settings = load(parsed.config, parsed.policy, overrides=overrides)
+    settings = _load(parsed.config, parsed.policy, overrides=overrides)
     if parsed.folder is not None:
         from kernelmcp.files.volumes import make_shared_folder
 
@@ -217,7 +224,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         resume_garbage_collector()
 
 
-def _serve_with(settings: Settings, parsed: argparse.Namespace) -> int:
+def _serve_with(settings: "Settings", parsed: argparse.Namespace) -> int:
     if parsed.transport == "stdio" and not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
     if parsed.transport == "stdio" and (sys.stdin is None or sys.stdout is None):
@@ -261,32 +268,32 @@ def _install(parsed: argparse.Namespace) -> int:
 def _setup(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import setup
 
-    settings = load(parsed.config, parsed.policy)
+    settings = _load(parsed.config, parsed.policy)
     return setup.main(settings, parsed.names, parsed.offline, parsed.export, remove=parsed.remove, yes=parsed.yes)
 
 
 def _audit(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import audit_report
 
-    return audit_report.main(load(parsed.config, parsed.policy), parsed.since, as_json=parsed.json)
+    return audit_report.main(_load(parsed.config, parsed.policy), parsed.since, as_json=parsed.json)
 
 
 def _lab(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import lab
 
-    return lab.main(load(parsed.config, parsed.policy), port=parsed.port, open_browser=not parsed.no_browser)
+    return lab.main(_load(parsed.config, parsed.policy), port=parsed.port, open_browser=not parsed.no_browser)
 
 
 def _build_wheel(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import build_wheel
 
-    return build_wheel.main(parsed.path, load(parsed.config).home)
+    return build_wheel.main(parsed.path, _load(parsed.config).home)
 
 
 def _upstreams(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands.upstreams import import_client, login, server_table, try_one
 
-    settings = load(parsed.config, parsed.policy)
+    settings = _load(parsed.config, parsed.policy)
     match parsed.action:
         case "list":
             return server_table.main(settings)
@@ -301,7 +308,7 @@ def _upstreams(parsed: argparse.Namespace) -> int:
 def _skills(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import skills
 
-    settings = load(parsed.config, parsed.policy)
+    settings = _load(parsed.config, parsed.policy)
     if parsed.action == "promote":
         return skills.promote(settings, parsed.session, parsed.name, parsed.principal, yes=parsed.yes)
     if parsed.action == "remove":

@@ -1,7 +1,7 @@
 """Every setting of the server, with its unit and its reason. The models are frozen; `settings.Settings` holds them."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
@@ -15,6 +15,7 @@ from kernelmcp.config.guests import VolumesSection as VolumesSection
 from kernelmcp.config.http_settings import AuthSection as AuthSection
 from kernelmcp.config.http_settings import HttpSection as HttpSection
 from kernelmcp.config.http_settings import TelemetrySection as TelemetrySection
+from kernelmcp.config.names import level_name
 from kernelmcp.config.policy import Flavor as Flavor
 from kernelmcp.config.policy import LayerName as LayerName
 from kernelmcp.config.policy import Policy as Policy
@@ -102,12 +103,6 @@ class ToolsSection(Section):
     @classmethod
     def _check_names(cls, names: list[str] | None) -> list[str] | None:
         return names and [check_tool_name(name) for name in names]
-
-
-def level_name(text: Any) -> Any:
-    """Normalize a level in other systems' notation: INFO, or WARN."""
-    lower = text.lower() if isinstance(text, str) else text
-    return "warning" if lower == "warn" else lower
 
 
 class LoggingSection(Section):

@@ -9,13 +9,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 
+from kernelmcp.config.names import CLIENTS
 from kernelmcp.config.section import Section
 
 Decision = Literal["allow", "ask", "deny"]
 PersonalKind = Literal["email", "phone", "card"]
 # A folder name below /servers, and a word in `kernelmcp upstreams try NAME`; no dot, because NAME.TOOL is a tool.
 SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-CLIENTS = ("claude_desktop", "claude_code", "cursor", "vscode")
 _URL = re.compile(r"(https?://|\$\{).+", re.IGNORECASE)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")

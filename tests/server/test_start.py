@@ -30,6 +30,15 @@ def test_the_garbage_collector_rests_until_the_server_is_ready(tmp_path: Path) -
     assert done.stdout.split() == ["False", "False", "True", "True"]
 
 
+def test_the_version_and_the_help_load_no_settings() -> None:
+    code = (
+        "import sys\nfrom kernelmcp import cli\ntry: cli.main([sys.argv[1]])\nfinally: print('pydantic' in sys.modules)"
+    )
+    for option in ("--version", "--help"):
+        done = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, timeout=180)
+        assert (done.returncode, done.stdout.split()[-1]) == (0, "False"), done.stderr
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
 def test_a_closed_stream_is_told_at_once(tmp_path: Path, closed: str) -> None:
     command = f"exec {sys.executable} -P -m kernelmcp {closed}"
