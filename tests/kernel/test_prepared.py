@@ -124,7 +124,7 @@ def test_a_package_with_which_no_guest_starts_costs_its_place_in_the_image_and_n
         assert prepare(tmp_path / "home", packages).returncode == 0
         environment = {"KERNELMCP_HOME": str(tmp_path / "home"), "KERNELMCP_PACKAGES": json.dumps(packages)}
         with running_kernel(**environment) as kernel:
-            # One that comes to no end of starting may take 20 s of CPU, which were over 60 s at a load of 14.
+            # One that comes to no end of starting may take 10 s of CPU; 20 were over 60 s at a load of 14.
             ran = kernel.finish(kernel.send("import sys; 'breaks' in sys.modules"), seconds=5 * DEADLINE)
             assert ran.result == "False", ran.error
             kernel.guests()[0].kill()

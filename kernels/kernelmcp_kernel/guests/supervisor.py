@@ -27,7 +27,7 @@ from kernelmcp_kernel.settings import Quota, settings
 
 # CPU time for starting a guest, forty times what it needs; and wall time, for a guest that waits for something that
 # never comes: on a machine that starts a hundred guests at once, each takes a minute.
-_START_CPU_SECONDS = 20.0
+_START_CPU_SECONDS = 10.0
 _START_SECONDS = 300.0
 _START_CHECK_SECONDS = 1.0
 
