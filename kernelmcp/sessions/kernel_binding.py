@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 # Time that a stop waits for the killed kernel to exit. Only tidiness: nothing depends on it.
 STOP_SECONDS = 5.0
+# Attempts to save variables: persons' cells may come meanwhile.
+MAX_SAVES = 3
 
 
 class KernelUser(IopubListener, Protocol):
@@ -402,19 +404,21 @@ class KernelBinding:
         if variables.are_untouched:
             variables.are_saved()
             return
-        await self._user.settle()
-        if self.kernel is not kernel:
-            return
-        runs, why = variables.runs, ["a cell was running"]
-        if self._user.is_running:
-            self._record.why_lost = why
-        elif await self.variables.saved.save(kernel, (await self.files.quota()).max_bytes):
+        for _ in range(MAX_SAVES):
             await self._user.settle()
-            if variables.runs != runs or self._user.is_running:  # a person's cell has come meanwhile
-                self._record.why_lost = why
-                self.variables.saved.forget()
-            else:
-                variables.are_saved()
+            if self.kernel is not kernel:
+                return
+            runs = variables.runs
+            if self._user.is_running:
+                break
+            is_saved = await variables.saved.save(kernel, (await self.files.quota()).max_bytes)
+            await self._user.settle()
+            if variables.runs == runs and not self._user.is_running:
+                if is_saved:
+                    variables.are_saved()
+                return
+            variables.saved.forget()  # a person's cell has come meanwhile
+        self._record.why_lost = ["a cell was running"]
 
     def kill(self) -> None:
         """End the kernel now, without waiting for its exit. Variables that were not saved are lost."""

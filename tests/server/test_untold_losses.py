@@ -236,17 +236,19 @@ async def test_a_cell_behind_a_persons_restore_was_not_begun_and_loses_nothing(
     async with connect(SERVER__RUNTIME=str(tmp_path / "r")) as client:
         await run(client, "x = 1", session_id="s")
         await call(client, "checkpoint_session", session_id="s", name="good")
-        for _ in range(4):  # whether it gets behind it is a race
+        for _ in range(4):  # whether it gets behind it is a race; it may come before or after it as well
             async with person_of(client, tmp_path / "r") as person:
                 person.execute("%restore good")
                 result = await execute(client, "x += 1; x", session_id="s")
-                await person.get_shell_msg(timeout=DEADLINE)  # so that the next round begins after this return
+                await person.get_shell_msg(timeout=DEADLINE)
             found = fields(result)
             assert (found["status"], found["result"]) in {("ok", "2"), ("interrupted", None)}, text(result)
             assert not says_lost(result)
+            left = (await run(client, "x", session_id="s"))["result"]  # once the session has gone back
+            assert left == "1" or (found["status"], left) == ("ok", "2")
             if found["status"] == "interrupted":
                 assert "went back to checkpoint good before the cell began" in text(result)
-                assert (await run(client, "x", session_id="s"))["result"] == "1"
+            await run(client, "x = 1", session_id="s")
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------

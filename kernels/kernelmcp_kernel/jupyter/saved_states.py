@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from collections.abc import Coroutine
 from contextlib import ExitStack
 from typing import Any, cast
@@ -27,6 +28,10 @@ from kernelmcp_kernel.jupyter.tools.tool_offers import OfferedKernel
 from kernelmcp_kernel.runtime.build_identity import BuildError
 
 Content = dict[str, Any]
+
+# For the end of a cell that another client has sent, and that who asks for the state has not heard of.
+_SETTLE_SECONDS = 2.0
+_SETTLE_CHECK_SECONDS = 0.01
 
 
 class SavingKernel(OfferedKernel):
@@ -71,8 +76,11 @@ class SavingKernel(OfferedKernel):
         self.session.send(stream, kind, content, parent, ident=ident)
 
     async def _save(self, content: Content) -> Content:
-        if self._cell is not None:
-            return {"ok": False, "reasons": ["a cell is running"]}
+        end = time.monotonic() + _SETTLE_SECONDS
+        while self._cell is not None:
+            if time.monotonic() > end:
+                return {"ok": False, "reasons": ["a cell is running"]}
+            await asyncio.sleep(_SETTLE_CHECK_SECONDS)
         how, most = dict(content["how"]), content["max_bytes"]
         with_files = how.pop("with_files", False) is True
         file = os.open(content["file"], os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
