@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelmcp.config.names import CLIENTS, level_name
+from kernelmcp.config.choices import CLIENTS, level_name
 from kernelmcp.errors import ConfigurationError, LayersMissing
 from kernelmcp.process_start import (
     fill_descriptors,

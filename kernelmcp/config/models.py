@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from kernelmcp.config.choices import level_name
 from kernelmcp.config.guests import OWN_KERNELSPEC as OWN_KERNELSPEC
 from kernelmcp.config.guests import SHARED as SHARED
 from kernelmcp.config.guests import KernelsSection as KernelsSection
@@ -15,7 +16,6 @@ from kernelmcp.config.guests import VolumesSection as VolumesSection
 from kernelmcp.config.http_settings import AuthSection as AuthSection
 from kernelmcp.config.http_settings import HttpSection as HttpSection
 from kernelmcp.config.http_settings import TelemetrySection as TelemetrySection
-from kernelmcp.config.names import level_name
 from kernelmcp.config.policy import Flavor as Flavor
 from kernelmcp.config.policy import LayerName as LayerName
 from kernelmcp.config.policy import Policy as Policy

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 
-from kernelmcp.config.names import CLIENTS
+from kernelmcp.config.choices import CLIENTS
 from kernelmcp.config.section import Section
 
 Decision = Literal["allow", "ask", "deny"]
