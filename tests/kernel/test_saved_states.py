@@ -1,4 +1,5 @@
-"""What a client is told when a kernel cannot read the state that it is to load."""
+"""The messages by which a kernel's state is saved and loaded: beside other clients' cells, and what a client is told
+when the kernel cannot read the state."""
 
 from __future__ import annotations
 
@@ -6,18 +7,49 @@ import errno
 from pathlib import Path
 from typing import Any
 
+from .conftest import running_kernel
 from .driver import DEADLINE, Kernel
 
 
-def load(kernel: Kernel, file: Path) -> dict[str, Any]:
+def ask(kernel: Kernel, kind: str, **content: Any) -> dict[str, Any]:
     """The content of the reply."""
-    content = {"parts": [{"file": str(file), "bytes": 1}], "image": "", "mounts": [], "execution_count": 0}
-    request = kernel.client.session.msg("load_state_request", {**content, "others": [], "reseed": False})
+    request = kernel.client.session.msg(kind, content)
     kernel.client.control_channel.send(request)
     while True:
         reply = kernel.client.get_control_msg(timeout=DEADLINE)
         if reply["parent_header"].get("msg_id") == request["msg_id"]:
             return reply["content"]
+
+
+def save(kernel: Kernel, file: Path) -> dict[str, Any]:
+    return ask(kernel, "save_state_request", file=str(file), max_bytes=10**9, how={"is_plain": True})
+
+
+def load(kernel: Kernel, file: Path, size: int = 1, **saved: Any) -> dict[str, Any]:
+    content: dict[str, Any] = {"image": "", "mounts": [], "execution_count": 0, "others": [], **saved}
+    return ask(kernel, "load_state_request", **content, parts=[{"file": str(file), "bytes": size}], reseed=False)
+
+
+def test_a_state_has_what_the_cell_that_runs_leaves(tmp_path: Path) -> None:
+    with running_kernel() as kernel:
+        request = kernel.send("print('begun'); import time; time.sleep(0.3); x = 41")
+        kernel.output(request)
+        saved = save(kernel, tmp_path / "state")
+        assert saved["status"] == "ok", saved
+        assert kernel.finish(request).reply["content"]["status"] == "ok"
+    with running_kernel() as other:
+        chosen = {name: saved[name] for name in ("image", "mounts", "execution_count", "others")}
+        loaded = load(other, tmp_path / "state", saved["bytes"], **chosen)
+        assert loaded["status"] == "ok", loaded
+        assert other.run("x + 1").result == "42"
+
+
+def test_a_cell_that_runs_on_leaves_no_state_to_save(kernel: Kernel, tmp_path: Path) -> None:
+    request = kernel.send("print('begun'); import time; time.sleep(1000)")
+    kernel.output(request)
+    assert save(kernel, tmp_path / "state")["reasons"] == ["a cell is running"]
+    kernel.interrupt()
+    assert kernel.finish(request).reply["content"]["ename"] == "KeyboardInterrupt"
 
 
 def test_an_error_of_the_disk_has_its_number_and_says_nothing_about_the_state(kernel: Kernel, tmp_path: Path) -> None:
