@@ -106,8 +106,7 @@ class Kernel:
         self.launch = launch
         self.ended = asyncio.Event()
         self.pid = 0
-        self.exited = asyncio.Event()
-        """Its process has ended; its last messages may still come, until `ended`."""
+        self._exited = asyncio.Event()
         self._connection: Connection | None = None
         self._log_file = launch.runtime / f"{launch.name}.log"
         self._manager = AsyncKernelManager(
@@ -168,7 +167,7 @@ class Kernel:
     async def watch(self) -> None:
         """Wait for the end of the process, then fail pending requests."""
         status = await self._wait_for_exit()
-        self.exited.set()
+        self._exited.set()
         await anyio.sleep(LAST_WORDS_SECONDS)
         self.fail(how_it_ended(status, own=self.launch.kernelspec == OWN_KERNELSPEC))
 
@@ -181,7 +180,7 @@ class Kernel:
     def kill(self) -> None:
         """Kill the process group. Pending requests fail once the process has ended."""
         group = getattr(self._manager.provisioner, "pgid", None)
-        if self.exited.is_set() or not self.pid:
+        if self._exited.is_set() or not self.pid:
             return
         with suppress(ProcessLookupError, PermissionError):
             if group and group != os.getpgrp():
@@ -192,18 +191,18 @@ class Kernel:
     async def finish(self) -> None:
         """Have our own kernel send what it has still to publish, and wait for its end; the caller bounds the time. A
         killed kernel may not have sent all its clients what one of them has already received."""
-        if self.launch.kernelspec == OWN_KERNELSPEC and self.pid and not self.exited.is_set():
+        if self.launch.kernelspec == OWN_KERNELSPEC and self.pid and not self._exited.is_set():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGTERM)
-            await self.exited.wait()
+            await self._exited.wait()
 
     async def close(self) -> None:
         """Kill and reap the process, close the sockets, remove their files. May be called twice; takes bounded time."""
         self.kill()
         with anyio.move_on_after(REAP_SECONDS):
-            if not self.exited.is_set():
+            if not self._exited.is_set():
                 await self._wait_for_exit()
-                self.exited.set()
+                self._exited.set()
         self.fail("the kernel was stopped")
         if self._connection is not None:
             self._connection.close()
@@ -231,7 +230,7 @@ class Kernel:
     @property
     def lives(self) -> bool:
         """True if its process runs. `ended` is set a moment after the exit: its last messages are on their way."""
-        return not (self.exited.is_set() or self.ended.is_set() or _has_ended(self.pid))
+        return not (self._exited.is_set() or self.ended.is_set() or _has_ended(self.pid))
 
     # -- messages -----------------------------------------------------------------------------------------------
 

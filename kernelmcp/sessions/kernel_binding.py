@@ -378,12 +378,11 @@ class KernelBinding:
                 self.files.save_record()  # a kill from here on finds what the record names
             else:
                 self.variables.forget()
-            was_running = self._user.is_running
             self.kill()
             self.give_up_start()
             if kernel is not None:
                 with anyio.move_on_after(STOP_SECONDS):
-                    await (kernel.ended if was_running else kernel.exited).wait()
+                    await kernel.ended.wait()
             self.files.save_record()
             return kernel is not None
 
