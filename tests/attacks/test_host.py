@@ -31,9 +31,8 @@ pytestmark = [
 ]
 
 QUOTA_MB = 64
-# A page cache takes 3 MB in a millisecond: what a guest writes while a loaded machine runs something else. On two cores
-# with four workers that was 70 ms once; without the count it would be 3,000 MB.
-BURST_MB = 256
+# A page cache takes 3 MB in a millisecond: what a guest writes while a loaded machine runs something else.
+BURST_MB = 128
 MAX_TRUSTED_MB = 400
 # One of each language, and two more shells.
 MAX_GUESTS = 5

@@ -3,6 +3,7 @@ native code, which is not confined."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -12,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.guests.storage import Excess, Stopped, count
+from kernelmcp_kernel.guests.storage import Excess, Stopped, StorageWatch, count
 from kernelmcp_kernel.settings import Quota
 from tests.descriptors import open_below
+
+from ..starting import DEADLINE
+from .driver import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors of a process are seen in /proc")
 
@@ -83,6 +87,11 @@ def stopped_count(folder: Path, pid: int) -> Quota:
         return count(folder, QUOTA, pids)
 
 
+def state(pid: int) -> str:
+    """As in proc(5); T: it is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 @pytest.mark.parametrize("program", [DELETED, MAPPED, PREALLOCATED], ids=["deleted", "mapped", "preallocated"])
 def test_what_a_count_of_sizes_does_not_see_is_counted(tmp_path: Path, program: str) -> None:
     with guest(tmp_path, program) as pid, pytest.raises(Excess):
@@ -94,8 +103,27 @@ def test_files_that_move_while_they_are_counted_are_counted(tmp_path: Path) -> N
         for _ in range(50):
             with pytest.raises(Excess):
                 stopped_count(tmp_path, pid)
-        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        assert status != "T", "it runs again"
+        assert state(pid) != "T", "it runs again"
+
+
+def test_a_guest_writes_nothing_between_the_count_and_its_end(tmp_path: Path) -> None:
+    with guest(tmp_path, "open('f', 'wb').truncate(1 << 30)") as pid:
+
+        async def count_once() -> list[str]:
+            ended = asyncio.get_running_loop().create_future()
+
+            def on_excess(_: str) -> None:
+                ended.set_result([state(pid)])
+
+            watch = StorageWatch(tmp_path, QUOTA, lambda: True, on_excess, lambda: [pid])
+            watch.poke()
+            try:
+                return await asyncio.wait_for(ended, DEADLINE)
+            finally:
+                watch.close()
+
+        assert asyncio.run(count_once()) == ["T"]
+        assert wait_until(lambda: state(pid) != "T")
 
 
 def test_a_deleted_file_counts_once_whoever_has_it_open(tmp_path: Path) -> None:

@@ -73,12 +73,21 @@ class Stopped:
         self._send(signal.SIGSTOP)
 
     def __enter__(self) -> list[int]:
+        return self.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self.resume()
+
+    def wait(self) -> list[int]:
+        """Those that have stopped."""
         end = time.monotonic() + _STOP_SECONDS
         return [pid for pid in self._pids if _has_stopped(pid, end)]
 
-    def __exit__(self, *_: object) -> None:
+    def resume(self) -> None:
+        """Let them continue. May be called twice."""
         self._send(signal.SIGCONT)
-        for fd in self._pids.values():
+        pids, self._pids = self._pids, {}
+        for fd in pids.values():
             if fd is not None:
                 os.close(fd)
 
@@ -341,9 +350,7 @@ class StorageWatch:
     async def _watch(self) -> None:
         began = self._loop.time()
         try:
-            await self._count()
-            if self._reason is not None:
-                self._on_excess(self._reason)
+            await self._count(self._on_excess)
         except Exception:  # noqa: BLE001  # whatever it is, the next count must come
             _log.exception("a guest's files could not be counted")
         now = self._loop.time()
@@ -351,7 +358,9 @@ class StorageWatch:
         self._task = None
         self._schedule(_BUSY_SECONDS if self._busy() else _IDLE_SECONDS)
 
-    async def _count(self) -> None:
+    async def _count(self, on_excess: Callable[[str], None] = lambda _: None) -> None:
+        """Count, and report an excess while guests are still stopped: on a loaded machine they would write on for tens
+        of milliseconds before they are ended."""
         stopped = Stopped(self._pids())
         self._free_bytes, self._written_bytes = _free_bytes(self._folder), _written_bytes(self._pids())
         try:
@@ -359,11 +368,16 @@ class StorageWatch:
             self._reason = None
         except Excess as error:
             self._reason = str(error)
+            on_excess(self._reason)
+        finally:
+            stopped.resume()
 
 
 def _count_stopped(folder: Path, quota: Quota, guests: Stopped) -> Quota:
-    with guests as pids:
-        return count(folder, quota, pids)
+    """Raises Excess, and leaves the guests stopped then."""
+    found = count(folder, quota, guests.wait())
+    guests.resume()
+    return found
 
 
 def _written_bytes(pids: list[int]) -> int:
