@@ -16,6 +16,21 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VIEWS = Path("kernelmcp", "mcp_server", "views")
 
+# How an editable installation finds `kernelmcp`. Hatchling's own way imports a hundred modules at each start of Python,
+# and with this folder on sys.path `kernels`, another project's name, would become importable.
+FINDER = """\
+from sys import meta_path
+from _frozen_importlib_external import PathFinder
+
+
+class Finder:
+    def find_spec(name, path=None, target=None):
+        return PathFinder.find_spec(name, [{root!r}], target) if name == "kernelmcp" else None
+
+
+meta_path.append(Finder)
+"""
+
 
 class RuntimeBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -30,6 +45,19 @@ class RuntimeBuildHook(BuildHookInterface[Any]):
             build_chart_libraries(root)
         except BuildError as error:
             self.app.abort(f"kernelmcp: {error}")
+        if version == "editable":
+            self.scratch = Path(tempfile.mkdtemp(prefix="kernelmcp-editable-"))
+            texts = {
+                "_kernelmcp_finder.py": FINDER.format(root=str(root)),
+                "_kernelmcp_finder.pth": "import _kernelmcp_finder\n",
+            }
+            for name, text in texts.items():
+                (self.scratch / name).write_text(text, "utf-8")
+                build_data["force_include_editable"][str(self.scratch / name)] = name
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if version == "editable":
+            shutil.rmtree(self.scratch)
 
 
 def build_chart_libraries(root: Path) -> None:

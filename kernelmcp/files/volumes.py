@@ -202,7 +202,7 @@ def _programs(path: Path) -> Path | None:
 
 
 def _kernel_package() -> list[Path]:
-    """The folders of the kernel process's own modules: not below sys.path in an editable installation."""
+    """The folders of the kernel process's own modules."""
     spec = find_spec("kernelmcp_kernel")
     return [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
 
