@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ Tool = Callable[[dict[str, Any]], Any]
 
 SILENT = object()
 
-POLL_MS = 50
+POLL_SECONDS = 0.02
 
 
 def structured(value: Any) -> Message:
@@ -92,10 +93,11 @@ class Offerer:
 
     def _serve(self) -> None:
         while not self._end.is_set():
-            if not self.socket.poll(POLL_MS):
+            if (parts := self._receive()) is None:
+                # Two threads use the socket, each under the lock. Its descriptor may be looked at without; it says
+                # nothing of what the other thread's send has noticed.
+                select.select([self.socket.fileno()], [], [], POLL_SECONDS)
                 continue
-            with self._lock:
-                parts = self.socket.recv_multipart()
             message = self.session.deserialize(self.session.feed_identities(parts)[1])
             if message["msg_type"] == "tool_request":
                 self.requests.append(message)
@@ -104,6 +106,11 @@ class Offerer:
                 self.cancelled += message["content"]["ids"]
             else:
                 self.replies.append(message)
+
+    def _receive(self) -> list[bytes] | None:
+        with self._lock, suppress(zmq.Again):
+            return self.socket.recv_multipart(zmq.NOBLOCK)
+        return None
 
     def _answer(self, calls: list[Message]) -> None:
         replies: list[Message] = []
