@@ -22,12 +22,10 @@ import importlib
 import io
 import marshal
 import os
-import platform
 import runpy
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -52,17 +50,8 @@ PRELOADED = (
     "mcp.server.sse",
     "mcp.server.stdio",
 )
-# What a kernel process has imported when its guest is ready.
-PRELOADED_BY_KERNELS = ("kernelmcp_kernel.jupyter.sandbox_kernel", "kernelmcp_kernel.jupyter.launcher")
 KERNEL = [sys.executable, "-P", "-m", "kernelmcp_kernel"]
-# What an interpreter or the C library reads once, when it starts.
-READ_AT_START = ("PYTHON", "LD_", "MALLOC")
 POLL_SECONDS = 0.0005
-# The number of clone(2), by machine.
-CLONE = {"x86_64": 56, "aarch64": 220}
-CLONE_PARENT = 0x8000
-# The command line of what forks a server's kernel processes (processes.py knows it).
-NAME_OF_KERNELS = "forks-kernels"
 
 
 def main() -> NoReturn:
@@ -70,9 +59,7 @@ def main() -> NoReturn:
     wire.set_inheritable(False)
     for name in PRELOADED:
         importlib.import_module(name)
-    vars(importlib.import_module("kernelmcp_kernel.__main__"))["_import_kernelbase"]()
-    for name in PRELOADED_BY_KERNELS:
-        importlib.import_module(name)
+    importlib.import_module("kernelmcp_kernel.fork_server").import_everything()
     gc.collect()
     gc.freeze()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as relays:
@@ -202,99 +189,31 @@ def _take_on(request: dict[str, Any], standard: list[int]) -> None:
 # -- the kernel processes of a server ----------------------------------------------------------------------------------
 
 
-class Kernels:
-    """A child that a server has from its beginning, and that forks its kernel processes."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
-            self._wire.close()
-            null = os.open(os.devnull, os.O_RDWR)
-            for number in range(3):
-                os.dup2(null, number)  # who waits for the end of the server's output does not wait for this
-            os.close(null)
-            _set_command_line([NAME_OF_KERNELS])
-            while (message := _receive(theirs)) is not None:
-                if (pid := _fork_a_sibling()) == 0:
-                    theirs.close()
-                    _take_on(*message)
-                    _run_kernel(message[0]["args"])
-                for fd in message[1]:
-                    os.close(fd)
-                theirs.send(str(pid).encode())
-            os._exit(0)  # the server has ended
-        theirs.close()
-
-    def fork(self, request: dict[str, Any], standard: list[int]) -> int:
-        """The process id of a new kernel process with these three descriptors."""
-        with self._lock:
-            send(self._wire, request, standard)
-            answer = self._wire.recv(16)
-        if not answer:
-            raise OSError("the process that forks kernels has ended")
-        if (pid := int(answer)) < 0:
-            raise OSError(-pid, os.strerror(-pid))
-        return pid
-
-
-def _fork_a_sibling() -> int:
-    """os.fork, but the new process is a child of this one's parent, who can wait for it. Negative: an error's number.
-
-    It is the bare system call, without what the C library does at a fork (the thread keeps its old number there) and
-    what other libraries have registered (OpenSSL draws the same random numbers in both): no kernel process depends on
-    that.
-    """
-    python, libc = ctypes.pythonapi, ctypes.PyDLL(None, use_errno=True)
-    python.PyOS_BeforeFork()
-    pid: int = libc.syscall(CLONE[platform.machine()], CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
-    if pid == 0:
-        python.PyOS_AfterFork_Child()
-        return 0
-    python.PyOS_AfterFork_Parent()
-    return pid if pid > 0 else -ctypes.get_errno()
-
-
-class ForkedKernel(subprocess.Popen[bytes]):
-    """A kernel process that is a fork. All else is Popen's."""
-
-    def __init__(self, kernels: Kernels, arguments: list[str], **options: Any) -> None:
-        self._kernels = kernels
-        super().__init__(arguments, **options)
-
-    def _execute_child(  # type: ignore[override]
-        self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any,
-        startupinfo: Any, creationflags: Any, shell: Any, p2cread: int, p2cwrite: int, c2pread: int, c2pwrite: int,
-        errread: int, errwrite: int, *rest: Any,
-    ) -> None:  # fmt: skip
-        standard = [number if fd == -1 else fd for number, fd in enumerate((p2cread, c2pwrite, errwrite))]
-        umask = os.umask(0o077)
-        os.umask(umask)
-        request = {"args": args, "env": env, "cwd": cwd or os.getcwd(), "session": True, "umask": umask}
-        self.pid = self._kernels.fork(request, standard)
-        self._child_created = True
-        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
-
-
 def _provide_kernels() -> None:
-    from jupyter_client import launcher
+    """Give this server, from its beginning, the child that forks its kernel processes: others get it with the third."""
+    from kernelmcp.kernel import forks, pool
+    from kernelmcp_kernel import fork_server
 
-    if platform.machine() not in CLONE:
+    if not forks.IS_SUPPORTED:
         return
-    kernels = Kernels()
-    own = _of_interpreter(os.environ)
+    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        own.close()
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(null, number)  # who waits for the end of the server's output does not wait for this
+        os.close(null)
+        fork_server.serve(theirs)
+        os._exit(0)  # the server has ended
+    theirs.close()
+    own.setblocking(False)
 
-    def popen(arguments: list[str], **options: Any) -> subprocess.Popen[Any]:
-        fits = arguments[: len(KERNEL)] == KERNEL and _of_interpreter(options["env"]) == own
-        if not (fits and options.get("start_new_session")):
-            return subprocess.Popen(arguments, **options)
-        return ForkedKernel(kernels, arguments, **options)
+    class Forks(forks.Forks):
+        def __init__(self) -> None:
+            super().__init__()
+            self._wire, self._is_ready, self._is_wanted = own, True, False
 
-    vars(launcher)["Popen"] = popen
-
-
-def _of_interpreter(env: Any) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(READ_AT_START)}
+    vars(pool)["Forks"] = Forks
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------

@@ -53,8 +53,8 @@ def command_line(process: psutil.Process) -> list[str]:
 
 
 def children_of(server: psutil.Process) -> list[psutil.Process]:
-    """Its children, without the one that a server of the tests has for forking kernel processes (fork_server.py)."""
-    return [child for child in children(server.pid) if command_line(child)[:1] != ["forks-kernels"]]
+    """Its children, without the one that forks kernel processes."""
+    return [child for child in children(server.pid) if "kernelmcp_kernel.fork_server" not in command_line(child)]
 
 
 def is_alive(process: psutil.Process) -> bool:

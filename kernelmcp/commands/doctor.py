@@ -27,6 +27,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError, StorageFailed, cause
 from kernelmcp.files.home import open_home
 from kernelmcp.kernel.connection import make_context
+from kernelmcp.kernel.forks import Forks
 from kernelmcp.kernel.kernelspecs import find_kernelspec
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.preflight import check_start
@@ -196,7 +197,7 @@ async def _try_a_kernel(report: Report, settings: Settings) -> None:
         context = make_context()
         try:
             async with anyio.create_task_group() as tasks:
-                found = await Pool(settings, home, context, tasks).start(settings.policy.default_flavor)
+                found = await Pool(settings, home, context, Forks(), tasks).start(settings.policy.default_flavor)
                 try:
                     findings = await doctor_attempts.examine(found, Path(outside), token)
                 finally:

@@ -24,6 +24,7 @@ from kernelmcp.errors import KernelStartFailed, ServerError
 from kernelmcp.files.home import Home, SandboxDirectory
 from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.environment import kernel_environment
+from kernelmcp.kernel.forks import Forks
 from kernelmcp.kernel.process import Kernel, Launch, run_kernel
 
 # Delay after a kernel could not start: an immediate retry would only load the machine.
@@ -37,14 +38,15 @@ log = structlog.get_logger(__name__)
 @asynccontextmanager
 async def open_pool(settings: Settings, home: Home) -> AsyncIterator["Pool"]:
     """Open a pool, which begins to start kernels. Leaving it ends every kernel, including those of sessions."""
-    context = make_context()
+    context, forks = make_context(), Forks()
     try:
         async with anyio.create_task_group() as tasks:
-            pool = Pool(settings, home, context, tasks)
+            pool = Pool(settings, home, context, forks, tasks)
             tasks.start_soon(pool.keep_warm)
             yield pool
             tasks.cancel_scope.cancel()
     finally:
+        forks.close()
         context.destroy(linger=0)
 
 
@@ -60,11 +62,17 @@ class Pool:
     """Starts kernels, keeps a few warm, and hands them out."""
 
     def __init__(
-        self, settings: Settings, home: Home, context: zmq.asyncio.Context, tasks: anyio.abc.TaskGroup
+        self,
+        settings: Settings,
+        home: Home,
+        context: zmq.asyncio.Context,
+        forks: Forks,
+        tasks: anyio.abc.TaskGroup,
     ) -> None:
         self._settings = settings
         self._home = home
         self._context = context
+        self._forks = forks
         self._tasks = tasks
         self._warm: deque[PooledKernel] = deque()
         self._numbers = itertools.count(1)
@@ -130,6 +138,7 @@ class Pool:
             env=kernel_environment(self._settings, sandbox, flavor),
             start_timeout_seconds=self._settings.config.kernels.start_timeout_seconds,
             withheld=self._withheld,
+            forks=self._forks if spec == OWN_KERNELSPEC else None,
         )
         try:
             kernel = await self._tasks.start(run_kernel, self._context, launch)

@@ -19,10 +19,12 @@ import structlog
 import zmq.asyncio
 from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
 from kernelmcp.kernel.connection import Connection, OnOutput, OnQuestion
+from kernelmcp.kernel.forks import Forks
 from kernelmcp.kernel.kernelspecs import Kernelspecs
 from kernelmcp.kernel.tool_channel import Offer, ToolListener, ToolReply, note_answer
 from kernelmcp.output.sanitize import clean
@@ -61,6 +63,30 @@ class Launch:
     start_timeout_seconds: float
     withheld: frozenset[str] = frozenset()
     """Environment variables of the server that the kernel does not get."""
+    forks: Forks | None = None
+    """Where our own kernels are forked, if they can be."""
+
+    def environment(self) -> dict[str, str]:
+        """All variables of the process."""
+        kept = {name: value for name, value in os.environ.items() if not _is_setting(name)}
+        return {name: value for name, value in kept.items() if name not in self.withheld} | dict(self.env)
+
+
+class ForkingManager(AsyncKernelManager):
+    """Has a local kernel's process forked instead of started, where it can be."""
+
+    launch: Launch
+
+    async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
+        forks, provisioner = self.launch.forks, self.provisioner
+        if forks is not None and type(provisioner) is LocalProvisioner:
+            output = kw["stdout"].fileno()
+            if (process := await forks.fork(kernel_cmd, kw["env"], self.launch.withheld, output)) is not None:
+                provisioner.process = cast("Any", process)
+                provisioner.pid = provisioner.pgid = process.pid
+                self._reconcile_connection_info(provisioner.connection_info)
+                return
+        await super()._async_launch_kernel(kernel_cmd, **kw)
 
 
 async def run_kernel(
@@ -79,6 +105,8 @@ async def run_kernel(
                 tg.start_soon(kernel.connection.read, socket)
             tg.start_soon(kernel.watch)
             await kernel.wait_until_ready()
+            if launch.forks is not None:
+                launch.forks.prepare(launch.environment(), launch.withheld)
             started = True
             task_status.started(kernel)
             await kernel.ended.wait()
@@ -109,7 +137,7 @@ class Kernel:
         self._exited = asyncio.Event()
         self._connection: Connection | None = None
         self._log_file = launch.runtime / f"{launch.name}.log"
-        self._manager = AsyncKernelManager(
+        self._manager = ForkingManager(
             kernel_name=launch.kernelspec,
             connection_file=str(launch.runtime / f"{launch.name}.json"),
             transport="ipc",
@@ -118,6 +146,7 @@ class Kernel:
             kernel_spec_manager=Kernelspecs(),
             autorestart=False,
         )
+        self._manager.launch = launch
         self._manager.session.digest_history_size = 4096  # replay protection; the default culls slowly in a flood
 
     @property
@@ -130,14 +159,13 @@ class Kernel:
 
     async def spawn(self) -> None:
         """Start the process and connect to it. Raises `KernelStartFailed`."""
-        withheld = self.launch.withheld
-        kept = {name: value for name, value in os.environ.items() if name not in withheld and not _is_setting(name)}
-        env = kept | dict(self.launch.env)
         try:
             # The runtime directory may be in a place where temporary files are deleted.
             self.launch.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._log_file.open("wb") as log_file:
-                await self._manager.start_kernel(env=env, cwd=str(self.launch.cwd), stdout=log_file, stderr=log_file)
+                await self._manager.start_kernel(
+                    env=self.launch.environment(), cwd=str(self.launch.cwd), stdout=log_file, stderr=log_file
+                )
         except NoSuchKernel as exc:
             raise KernelStartFailed(
                 f"there is no Jupyter kernelspec named {self.launch.kernelspec!r}",

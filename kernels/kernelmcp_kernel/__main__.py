@@ -40,7 +40,7 @@ def main() -> None:
     _check_required_layers()
     sandbox, guest = _start_guest(Path(options.connection_file))
 
-    _import_kernelbase()
+    import_kernelbase()
     from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
 
     SandboxKernel.early_directory, SandboxKernel.early_guest = sandbox, guest
@@ -77,7 +77,7 @@ def _check_required_layers() -> None:
         sys.exit(f"required_layers: this machine does not have {', '.join(lacking)}")
 
 
-def _import_kernelbase() -> None:
+def import_kernelbase() -> None:
     """Import ipykernel's base class without IPython, from which it needs only an exception that we never raise.
 
     IPython is in the guest; here it would cost 60 ms and 6 MB.

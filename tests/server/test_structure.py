@@ -45,6 +45,7 @@ SERVER_ORDER = [
     "version",
 ]
 KERNEL_ORDER = [
+    "fork_server",
     "__main__",
     "jupyter",
     "network",
