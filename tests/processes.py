@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+FORK_SERVER = "kernelmcp-fork-server"  # what it calls itself
+
 
 def child_pids(pid: int) -> Iterator[int]:
     """Its children. Linux lists them; elsewhere psutil looks at every process there is, which takes milliseconds."""
@@ -54,7 +56,7 @@ def command_line(process: psutil.Process) -> list[str]:
 
 def children_of(server: psutil.Process) -> list[psutil.Process]:
     """Its children, without the one that forks kernel processes."""
-    return [child for child in children(server.pid) if "kernelmcp_kernel.fork_server" not in command_line(child)]
+    return [child for child in children(server.pid) if command_line(child)[:1] != [FORK_SERVER]]
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -25,6 +25,7 @@ STARTED_BEFORE = 3
 # A fork takes 5 ms.
 ANSWER_SECONDS = 10.0
 MAX_ANSWER_BYTES = 4096
+ENDED = "the process that forks them has ended"
 # The room for the command line of a fork.
 ROOM = "-" * 512
 IS_SUPPORTED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
@@ -109,10 +110,12 @@ class Forks:
         async with self._turn:
             if list(command[: len(KERNEL_COMMAND)]) != KERNEL_COMMAND or withheld != self._withheld:
                 return None
-            if self._wire is None or not self._has_begun(self._wire):
+            if self._wire is None:
                 return None
             request = {"arguments": command, "environment": environment}
             try:
+                if not self._has_begun(self._wire):
+                    return None
                 # A kernel that has been forked must become known, even if nobody waits for it any more.
                 with anyio.fail_after(ANSWER_SECONDS, shield=True):
                     return ForkedProcess(await _exchange(self._wire, json.dumps(request).encode(), output))
@@ -132,7 +135,9 @@ class Forks:
     def _has_begun(self, wire: socket.socket) -> bool:
         if not self._is_ready:
             with suppress(BlockingIOError):
-                self._is_ready = wire.recv(MAX_ANSWER_BYTES) != b""
+                if not wire.recv(MAX_ANSWER_BYTES):
+                    raise OSError(ENDED)
+                self._is_ready = True
         return self._is_ready
 
     def _give_up(self, error: Exception) -> None:
@@ -155,4 +160,4 @@ async def _exchange(wire: socket.socket, request: bytes, output: int) -> int:
         case {"error": str(reason)}:
             raise OSError(reason)
         case _:
-            raise OSError("the process that forks them has ended")
+            raise OSError(ENDED)

@@ -23,6 +23,8 @@ from typing import Any, NoReturn
 
 from kernelmcp_kernel import __main__ as program
 
+NAME = "kernelmcp-fork-server"
+"""What ps shows."""
 _MAX_REQUEST_BYTES = 1 << 20
 # clone(2): its number by machine, and the place of the address of the thread's id among its arguments.
 _CLONE = {"x86_64": (56, 3), "aarch64": (220, 4)}
@@ -54,7 +56,7 @@ def import_everything() -> None:
 def serve(wire: socket.socket) -> None:
     """Fork until nobody is left who could ask. Never returns in a fork."""
     os.chdir("/")
-    _set_command_line([sys.executable, "-P", "-m", "kernelmcp_kernel.fork_server"])
+    _set_command_line([NAME])
     while (found := _receive(wire)) is not None:
         request, standard = found
         ready, begun = os.pipe()
@@ -119,13 +121,15 @@ def _fork_a_sibling() -> int:
 
 
 def _set_command_line(arguments: list[str]) -> None:
-    """What ps shows; written over this process's own."""
+    """What ps shows; written over this process's own. Linux shows the text up to the first NUL if the area does not end
+    with one."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
-    text = b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"
-    ctypes.memset(start, 0, end - start)
-    ctypes.memmove(start, text, min(len(text), end - start))
+    text = os.fsencode(" ".join(arguments))[: end - start - 2]
+    ctypes.memset(start, 0, end - start - 1)
+    ctypes.memset(end - 1, ord(" "), 1)
+    ctypes.memmove(start, text, len(text))
 
 
 if __name__ == "__main__":

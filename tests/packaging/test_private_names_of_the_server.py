@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from httpcore2 import AsyncConnectionPool
 from httpx2 import AsyncHTTPTransport
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from mcp.client.auth.oauth2 import OAuthClientProvider, OAuthContext
 from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import MCPServer
@@ -27,6 +29,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 ROOT = Path(__file__).resolve().parents[2]
 # Where a name is used: library, class, name.
 NAMES: dict[str, list[tuple[str, type, str]]] = {
+    "kernelmcp/kernel/process.py": [
+        ("jupyter-client", AsyncKernelManager, "_async_launch_kernel"),
+        ("jupyter-client", AsyncKernelManager, "_reconcile_connection_info"),
+        *(("jupyter-client", LocalProvisioner, name) for name in ("process", "pid", "pgid")),
+    ],
     "kernelmcp/mcp_server/assemble.py": [("mcp", MCPServer, "_lowlevel_server")],
     "kernelmcp/mcp_server/resources.py": [("mcp", MCPServer, "_handle_list_resources")],
     "kernelmcp/mcp_server/callers.py": [

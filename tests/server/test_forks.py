@@ -17,7 +17,7 @@ from mcp import Client
 from kernelmcp.kernel import forks
 from kernelmcp.kernel.forks import KERNEL_COMMAND, STARTED_BEFORE, Forks
 
-from ..processes import children, command_line, is_alive
+from ..processes import FORK_SERVER, children, command_line, is_alive
 from ..starting import DEADLINE
 from .support import Connect, kernel_pids, server_of_test, wait_until
 from .test_continuing import killed
@@ -33,7 +33,8 @@ VARIABLE = "KERNELMCP_SANDBOX_DIRECTORY"
 
 
 def fork_servers(server: psutil.Process) -> list[psutil.Process]:
-    return [child for child in children(server.pid) if "kernelmcp_kernel.fork_server" in command_line(child)]
+    """Those that are ready."""
+    return [child for child in children(server.pid) if command_line(child) == [FORK_SERVER]]
 
 
 def is_forked(pid: int) -> bool:
@@ -56,8 +57,9 @@ async def with_a_fork_server(client: Client) -> psutil.Process:
     """The fork server, once it is ready. Takes three sessions, which are stopped."""
     names = [f"before{number}" for number in range(STARTED_BEFORE)]
     assert not any(map(is_forked, (await run_sessions(client, *names)).values()))
-    [found] = fork_servers(server_of_test())
-    assert wait_until(lambda: "-m" in command_line(found) and forks.ROOM not in command_line(found))
+    server = server_of_test()
+    assert wait_until(lambda: len(fork_servers(server)) == 1)
+    [found] = fork_servers(server)
     for name in names:
         await call(client, "stop_session", session_id=name)
     return found
@@ -71,7 +73,8 @@ async def test_a_fork_is_a_kernel_process_like_any_other(connect: Connect) -> No
             kernel = psutil.Process(pid)
             assert is_forked(pid)
             assert (kernel.ppid(), os.getpgid(pid), os.getsid(pid)) == (server.pid, pid, pid)
-            assert command_line(kernel)[:5] == [*KERNEL_COMMAND, "-f"]
+            *command, file = command_line(kernel)
+            assert (command, Path(file).suffix) == ([*KERNEL_COMMAND, "-f"], ".json")
             assert kernel.cwd() == "/"
             assert not any(is_alive(child) and child.pid == fork_server.pid for child in children(pid))
         await call(
