@@ -20,6 +20,7 @@ import zmq.asyncio
 from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
@@ -35,6 +36,9 @@ SUBSCRIBED_SECONDS = 0.03
 LAST_WORDS_SECONDS = 0.05
 # Poll interval for the kernel's exit, on platforms without pidfd.
 EXIT_POLL_SECONDS = 0.1
+# Of one that runs elsewhere: each is a request to the engine that has it.
+REMOTE_POLL_SECONDS = 1.0
+REMOTE_END_SECONDS = 5.0
 # A killed process that is not reaped by then is stuck in the operating system.
 REAP_SECONDS = 1.0
 LOG_TAIL_BYTES = 2000
@@ -134,7 +138,9 @@ class Kernel:
         self.launch = launch
         self.ended = asyncio.Event()
         self.pid = 0
+        """0 if the kernel runs elsewhere: a provisioner's own number is none of this machine's."""
         self._exited = asyncio.Event()
+        self._killing: asyncio.Future[None] | None = None
         self._connection: Connection | None = None
         self._log_file = launch.runtime / f"{launch.name}.log"
         self._manager = ForkingManager(
@@ -172,7 +178,8 @@ class Kernel:
                 "See `jupyter kernelspec list`; the setting is [kernels] kernelspec.",
                 *START_ADVICE,
             ) from exc
-        self.pid = int(getattr(self._manager.provisioner, "pid", 0) or 0)
+        provisioner = self._manager.provisioner
+        self.pid = int(cast("int | None", provisioner.pid) or 0) if isinstance(provisioner, LocalProvisioner) else 0
         self._connection = Connection(self._manager, self.launch.kernelspec, self.launch.name)
 
     async def wait_until_ready(self) -> None:
@@ -207,14 +214,24 @@ class Kernel:
 
     def kill(self) -> None:
         """Kill the process group. Pending requests fail once the process has ended."""
-        group = getattr(self._manager.provisioner, "pgid", None)
-        if self._exited.is_set() or not self.pid:
+        if self._exited.is_set():
             return
+        if not self.pid:
+            self._killing = self._killing or asyncio.ensure_future(self._kill_elsewhere())
+            return
+        group = getattr(self._manager.provisioner, "pgid", None)
         with suppress(ProcessLookupError, PermissionError):
             if group and group != os.getpgrp():
                 os.killpg(group, signal.SIGKILL)
             else:
                 os.kill(self.pid, signal.SIGKILL)
+
+    async def _kill_elsewhere(self) -> None:
+        if (provisioner := self._manager.provisioner) is not None and provisioner.has_process:
+            try:
+                await provisioner.kill()
+            except Exception as exc:  # noqa: BLE001  # whatever an engine's client raises
+                log.warning("a kernel that runs elsewhere could not be ended", kernel=self.launch.name, error=str(exc))
 
     async def finish(self) -> None:
         """Have our own kernel send what it has still to publish, and wait for its end; the caller bounds the time. A
@@ -227,6 +244,8 @@ class Kernel:
     async def close(self) -> None:
         """Kill and reap the process, close the sockets, remove their files. May be called twice; takes bounded time."""
         self.kill()
+        if self._killing is not None:
+            await asyncio.wait([self._killing], timeout=REMOTE_END_SECONDS)
         with anyio.move_on_after(REAP_SECONDS):
             if not self._exited.is_set():
                 await self._wait_for_exit()
@@ -242,8 +261,10 @@ class Kernel:
     async def _wait_for_exit(self) -> int | None:
         """Return its exit status, as subprocess reports it."""
         provisioner = self._manager.provisioner
-        if provisioner is None or not self.pid:
+        if provisioner is None or not provisioner.has_process:
             return None
+        if not self.pid:
+            return await self._wait_elsewhere(provisioner)
         fd = _pidfd(self.pid)
         if fd is not None:
             try:
@@ -253,6 +274,15 @@ class Kernel:
         # After a pidfd this only reaps. Without one the operating system has no event to wait for.
         while (status := await provisioner.poll()) is None:  # noqa: ASYNC110
             await anyio.sleep(EXIT_POLL_SECONDS)
+        return status
+
+    async def _wait_elsewhere(self, provisioner: KernelProvisionerBase) -> int | None:
+        try:
+            while (status := await provisioner.poll()) is None:  # noqa: ASYNC110  # an engine sends no event
+                await anyio.sleep(REMOTE_POLL_SECONDS)
+        except Exception as exc:  # noqa: BLE001  # as above: without its engine, a kernel is as good as ended
+            log.warning("the engine of a kernel does not answer", kernel=self.launch.name, error=str(exc))
+            return None
         return status
 
     @property

@@ -49,7 +49,7 @@ class _Moment:
         return cls(
             session.record.model_copy(),
             session.state,
-            session.kernel.pid if session.kernel else None,
+            (session.kernel.pid or None) if session.kernel else None,
             session.files.workspace,
         )
 

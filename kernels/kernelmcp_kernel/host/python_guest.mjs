@@ -24,7 +24,7 @@ import { Streams } from "./streams.mjs";
 import { chartDrawer } from "./vega.mjs";
 
 const [REQUESTS, FRAMES, INTERRUPTS, STATE_OUT, STATE_IN] = [3, 4, 5, 6, 7];
-const IDLE_MS = 200;
+const COLLECT_MS = 2000; // a guest's first garbage stays for so long
 const PREPARE_MS = 1000; // of idleness, before a guest that has run nothing prepares to load a state
 const SETTLE_MS = 5; // a session may need some turns of the event loop after its last reply until it can be saved
 const SETTLE_TURNS = 20;
@@ -304,14 +304,10 @@ async function load(reseed) {
   return content;
 }
 
-/** Starting and loading a state leave 20 MB of garbage, which V8 would keep for long. Collecting it takes 20 ms: not while
- * somebody waits. */
+/** Starting and loading a state leave garbage, which V8 would keep for long. Collecting it takes 40 ms of CPU: not while
+ * somebody waits, and not for a guest that is gone in a moment. */
 function collectGarbage() {
-  setTimeout(() => {
-    if (interrupts.current) return collectGarbage();
-    gc?.();
-    prepareToLoad();
-  }, IDLE_MS).unref();
+  setTimeout(() => (interrupts.current ? collectGarbage() : gc?.()), COLLECT_MS).unref();
 }
 
 /** A guest that waits for its first cell may be given a session's state instead. */
@@ -380,4 +376,5 @@ process.on("uncaughtException", (error) => {
 globalThis.fetch = makeFetch(askNow);
 readFrames(REQUESTS, receive, () => leave(0));
 collectGarbage();
+prepareToLoad();
 emit(JSON.stringify({ type: "ready", id: "", content: {} }));

@@ -69,11 +69,16 @@ function loadNative(wasm) {
     const end = 4 + made.readUInt32LE(0);
     const cachedData = withOwnFlags(made.subarray(4, end));
     const native = withOwnFlags(Buffer.from(new Uint8Array(made.subarray(end)).buffer));
-    return new vm.Script(LOAD, { cachedData }).runInThisContext()(native.buffer, wasm); // undefined on another processor, too
+    const module = new vm.Script(LOAD, { cachedData }).runInThisContext()(native.buffer, wasm); // undefined on another processor, too
+    if (module) free(native, wasm, made);
+    return module;
   } catch {
     return undefined; // V8 wants none of that code, and does not know the syntax
   }
 }
+
+/** Give memory back now, not when V8 collects garbage: 15 MB. @param {Buffer[]} read what nobody needs any more */
+const free = (...read) => read.forEach(({ buffer }) => /** @type {any} */ (buffer).transfer(0));
 
 /** How many functions a module has besides those that it imports. @param {Buffer} wasm */
 function functionCount(wasm) {
@@ -155,4 +160,5 @@ if (make) {
   const { compile } = WebAssembly;
   compileMainBy(async (wasm) => loadNative(wasm) ?? compile(/** @type {any} */ (wasm)));
   start(withOwnFlags(code));
+  free(bundled, code);
 } else import("./python_guest.mjs"); // to compile the bundle takes longer than to load its modules
