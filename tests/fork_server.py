@@ -194,7 +194,7 @@ def _provide_kernels() -> None:
     from kernelmcp.kernel import forks, pool
     from kernelmcp_kernel import fork_server
 
-    if not forks.IS_SUPPORTED:
+    if not forks.can_fork():
         return
     own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
@@ -208,10 +208,20 @@ def _provide_kernels() -> None:
     theirs.close()
     own.setblocking(False)
 
-    class Forks(forks.Forks):
+    class ForkServer(forks.ForkServer):
         def __init__(self) -> None:
-            super().__init__()
-            self._wire, self._is_ready, self._is_wanted = own, True, False
+            self.wire = own
+
+        def is_ready(self) -> bool:
+            return True
+
+        def end(self) -> None:
+            own.shutdown(socket.SHUT_RDWR)
+
+    class Forks(forks.Forks):
+        def __init__(self, withheld: frozenset[str] = frozenset()) -> None:
+            super().__init__(withheld)
+            self._server = ForkServer()
 
     vars(pool)["Forks"] = Forks
 

@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 @asynccontextmanager
 async def open_pool(settings: Settings, home: Home) -> AsyncIterator["Pool"]:
     """Open a pool, which begins to start kernels. Leaving it ends every kernel, including those of sessions."""
-    context, forks = make_context(), Forks()
+    context, forks = make_context(), Forks(_withheld(settings))
     try:
         async with anyio.create_task_group() as tasks:
             pool = Pool(settings, home, context, forks, tasks)
@@ -46,7 +46,8 @@ async def open_pool(settings: Settings, home: Home) -> AsyncIterator["Pool"]:
             yield pool
             tasks.cancel_scope.cancel()
     finally:
-        forks.close()
+        with anyio.CancelScope(shield=True):
+            await forks.close()
         context.destroy(linger=0)
 
 
@@ -120,6 +121,7 @@ class Pool:
 
     def _settings_changed(self) -> None:
         self._withheld = _withheld(self._settings)
+        self._forks.withhold(self._withheld)
         self._wanted.set()
 
     async def start(self, flavor: Flavor) -> PooledKernel:

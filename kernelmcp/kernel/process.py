@@ -80,12 +80,15 @@ class ForkingManager(AsyncKernelManager):
     """Has a local kernel's process forked instead of started, where it can be."""
 
     launch: Launch
+    is_forked = False
 
     async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
-        forks, provisioner = self.launch.forks, self.provisioner
-        if forks is not None and type(provisioner) is LocalProvisioner:
+        launch, provisioner = self.launch, self.provisioner
+        if launch.forks is not None and type(provisioner) is LocalProvisioner:
             output = kw["stdout"].fileno()
-            if (process := await forks.fork(kernel_cmd, kw["env"], self.launch.withheld, output)) is not None:
+            process = await launch.forks.fork(kernel_cmd, kw["env"], str(launch.cwd), launch.withheld, output)
+            if process is not None:
+                self.is_forked = True
                 provisioner.process = cast("Any", process)
                 provisioner.pid = provisioner.pgid = process.pid
                 self._reconcile_connection_info(provisioner.connection_info)
@@ -100,7 +103,7 @@ async def run_kernel(
 
     Raises `KernelStartFailed` before that, nothing after.
     """
-    kernel = Kernel(context, launch)
+    kernel, forks = Kernel(context, launch), launch.forks
     started = False
     try:
         await kernel.spawn()
@@ -109,14 +112,16 @@ async def run_kernel(
                 tg.start_soon(kernel.connection.read, socket)
             tg.start_soon(kernel.watch)
             await kernel.wait_until_ready()
-            if launch.forks is not None:
-                launch.forks.prepare(launch.environment(), launch.withheld)
             started = True
             task_status.started(kernel)
+            if forks is not None:
+                forks.kernel_started(launch.environment(), launch.withheld)
             await kernel.ended.wait()
             tg.cancel_scope.cancel()
     except Exception as exc:
         error = cast("Exception", exc.exceptions[0]) if isinstance(exc, ExceptionGroup) else exc
+        if forks is not None and kernel.is_forked and not started:
+            forks.give_up(error)
         if started:
             log.exception("kernel connection failed", kernel=launch.name)
         elif isinstance(error, ServerError):
@@ -124,6 +129,8 @@ async def run_kernel(
         else:
             raise KernelStartFailed(f"the kernel could not be started: {error}", *START_ADVICE) from exc
     finally:
+        if forks is not None and started:
+            forks.kernel_ended()
         with anyio.CancelScope(shield=True):
             await kernel.close()
 
@@ -161,6 +168,11 @@ class Kernel:
             raise KernelDied("the kernel process was not started")
         return self._connection
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether its process is a fork of the fork server."""
+        return self._manager.is_forked
+
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def spawn(self) -> None:
@@ -169,18 +181,23 @@ class Kernel:
             # The runtime directory may be in a place where temporary files are deleted.
             self.launch.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._log_file.open("wb") as log_file:
-                await self._manager.start_kernel(
-                    env=self.launch.environment(), cwd=str(self.launch.cwd), stdout=log_file, stderr=log_file
-                )
+                try:
+                    await self._manager.start_kernel(
+                        env=self.launch.environment(), cwd=str(self.launch.cwd), stdout=log_file, stderr=log_file
+                    )
+                finally:  # it may have begun although this was cancelled
+                    self.pid = self._own_pid()
         except NoSuchKernel as exc:
             raise KernelStartFailed(
                 f"there is no Jupyter kernelspec named {self.launch.kernelspec!r}",
                 "See `jupyter kernelspec list`; the setting is [kernels] kernelspec.",
                 *START_ADVICE,
             ) from exc
-        provisioner = self._manager.provisioner
-        self.pid = int(cast("int | None", provisioner.pid) or 0) if isinstance(provisioner, LocalProvisioner) else 0
         self._connection = Connection(self._manager, self.launch.kernelspec, self.launch.name)
+
+    def _own_pid(self) -> int:
+        provisioner = self._manager.provisioner
+        return int(cast("int | None", provisioner.pid) or 0) if isinstance(provisioner, LocalProvisioner) else 0
 
     async def wait_until_ready(self) -> None:
         """Wait for the reply and the idle status of one request: then shell answers and iopub is subscribed."""

@@ -1,15 +1,15 @@
 """`python -P -m kernelmcp_kernel.fork_server FD ROOM`: has imported what a kernel process needs, and forks one for each
-request on the socket FD: a start without its imports, which all forks share the memory of.
+request on the socket FD: a start without its imports, whose memory all forks share.
 
-A request is a JSON object, {arguments, environment}, with the descriptors of standard input, output and error;
-the answer is a JSON object, {pid} or {error}, once the fork has taken all of it on. A fork is a child of this process's
-parent, which waits for it. This process never has a second thread, runs no guest, and ends with its parent. ROOM is as
-long as the longest command line of a fork, which is written over it. Linux only.
+A request is a JSON object, {arguments, environment}, with the descriptor of standard output and error; standard input
+is this process's, which is empty. The answers are two JSON objects: {pid}, and {ready} once the fork has taken all of
+it on; {error} instead of either. A fork is a child of this process's parent, which waits for it. This process has one
+thread, starts no guest, and ends with its parent. A fork's command line is written over ROOM; a longer one is cut. For
+Linux with glibc only.
 """
 
 from __future__ import annotations
 
-import array
 import ctypes
 import gc
 import json
@@ -41,7 +41,7 @@ def main() -> NoReturn:
     import_everything()
     gc.collect()
     gc.freeze()
-    wire.send(b"{}")
+    _answer(wire, {})
     serve(wire)
     os._exit(0)
 
@@ -57,36 +57,42 @@ def serve(wire: socket.socket) -> None:
     """Fork until nobody is left who could ask. Never returns in a fork."""
     os.chdir("/")
     _set_command_line([NAME])
-    while (found := _receive(wire)) is not None:
-        request, standard = found
-        ready, begun = os.pipe()
-        pid = _fork_a_sibling()
-        if pid == 0:
-            wire.close()
-            os.close(ready)
-            _become(request, standard, begun)
-            program.main()
-            sys.exit()
-        for fd in (*standard, begun):
-            os.close(fd)
-        with open(ready, "rb") as told:
-            is_ready = pid > 0 and told.read() != b""
-        error = os.strerror(-pid) if pid < 0 else "it ended at once"
-        wire.send(json.dumps({"pid": pid} if is_ready else {"error": error}).encode())
+    while _serve_one(wire):
+        pass
 
 
-def _receive(wire: socket.socket) -> tuple[Request, list[int]] | None:
-    body, rights, _, _ = wire.recvmsg(_MAX_REQUEST_BYTES, socket.CMSG_SPACE(3 * array.array("i").itemsize))
-    return (json.loads(body), list(array.array("i", rights[0][2]))) if body else None
+def _serve_one(wire: socket.socket) -> bool:
+    body, outputs, _, _ = socket.recv_fds(wire, _MAX_REQUEST_BYTES, 1)
+    if not body:
+        return False
+    [output] = outputs
+    ready, begun = os.pipe()
+    pid = _fork_a_sibling()
+    if pid == 0:
+        wire.close()
+        os.close(ready)
+        _become(json.loads(body), output, begun)
+        sys.exit(program.main())
+    os.close(output)
+    os.close(begun)
+    _answer(wire, {"pid": pid} if pid > 0 else {"error": os.strerror(-pid)})
+    with open(ready, "rb") as told:
+        is_ready = told.read() != b""
+    if pid > 0:
+        _answer(wire, {"ready": True} if is_ready else {"error": "it ended at once"})
+    return True
 
 
-def _become(request: Request, standard: list[int], begun: int) -> None:
+def _answer(wire: socket.socket, answer: dict[str, Any]) -> None:
+    wire.send(json.dumps(answer).encode())
+
+
+def _become(request: Request, output: int, begun: int) -> None:
     """Take on what was asked for, and say so."""
     os.setsid()
-    for number, fd in enumerate(standard):
-        os.dup2(fd, number)
-    for fd in standard:
-        os.close(fd)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
     os.environ.clear()
     os.environ.update(request["environment"])
     _set_command_line(request["arguments"])
@@ -100,7 +106,7 @@ def _fork_a_sibling() -> int:
     """os.fork, but the new process is a child of this one's parent. Negative: the number of an error.
 
     It is the bare system call, without the handlers that C libraries have registered: there is one thread, and so no
-    lock that another one holds; OpenSSL looks at the process id itself before it draws random numbers. The C library's
+    lock that another one holds; OpenSSL looks at the process id itself before it draws random numbers. glibc's own
     number of the thread is set by the system call.
     """
     python, libc = ctypes.pythonapi, ctypes.PyDLL(None, use_errno=True)
@@ -125,7 +131,9 @@ def _set_command_line(arguments: list[str]) -> None:
     with one."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
-    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5); 0 if a system does not tell
+    if end - start < 2:
+        return
     text = os.fsencode(" ".join(arguments))[: end - start - 2]
     ctypes.memset(start, 0, end - start - 1)
     ctypes.memset(end - 1, ord(" "), 1)

@@ -1,21 +1,27 @@
-"""Kernel processes that are forks (kernelmcp/kernel/forks.py): those of a server that has had some already."""
+"""Kernel processes that are forks (kernelmcp/kernel/forks.py): those of a server that has some already."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
-import select
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import psutil
 import pytest
+import zmq.asyncio
 from mcp import Client
 
+from kernelmcp.errors import KernelStartFailed
 from kernelmcp.kernel import forks
-from kernelmcp.kernel.forks import KERNEL_COMMAND, STARTED_BEFORE, Forks
+from kernelmcp.kernel.forks import FOLDER, KERNEL_COMMAND, MIN_KERNELS, ForkedProcess, Forks, ForkServer
+from kernelmcp.kernel.process import ForkingManager, Kernel, Launch, run_kernel
 
 from ..processes import FORK_SERVER, children, command_line, is_alive
 from ..starting import DEADLINE
@@ -26,10 +32,29 @@ from .test_session_life import call
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.cold,
-    pytest.mark.skipif(not forks.IS_SUPPORTED, reason="kernel processes are forked on Linux only"),
+    pytest.mark.skipif(not forks.can_fork(), reason="kernel processes are forked on Linux with glibc only"),
     pytest.mark.skipif(os.environ.get("TEST_KERNELSPEC", "kernelmcp") != "kernelmcp", reason="only our own are forked"),
 ]
 VARIABLE = "KERNELMCP_SANDBOX_DIRECTORY"
+COMMAND = [*KERNEL_COMMAND, "-f", "/c.json"]
+NOTHING: frozenset[str] = frozenset()
+# Two forks of one process, each with a thread: whose child it is, whether Python and glibc know their
+# thread's number, and random numbers.
+SIBLINGS = """
+import ctypes, os, random, ssl, sys, threading
+from kernelmcp_kernel.fork_server import _PR_GET_TID_ADDRESS, _fork_a_sibling
+place = ctypes.c_void_p()
+assert ctypes.CDLL(None).prctl(_PR_GET_TID_ADDRESS, ctypes.byref(place), 0, 0, 0) == 0
+random.random(), ssl.RAND_bytes(8)
+for _ in range(2):
+    if _fork_a_sibling() == 0:
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+        own = threading.get_native_id() == os.getpid() == ctypes.c_int.from_address(place.value).value
+        print(os.getpid(), os.getppid(), own, random.random(), ssl.RAND_bytes(8).hex(), flush=True)
+        os._exit(7)
+"""
 
 
 def fork_servers(server: psutil.Process) -> list[psutil.Process]:
@@ -39,7 +64,12 @@ def fork_servers(server: psutil.Process) -> list[psutil.Process]:
 
 def is_forked(pid: int) -> bool:
     """A fork's own variables are not those that its process began with."""
-    return VARIABLE.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+    return VARIABLE.encode() not in environment_of(pid)
+
+
+def environment_of(pid: int) -> bytes:
+    """What its process began with."""
+    return Path(f"/proc/{pid}/environ").read_bytes()
 
 
 async def run_sessions(client: Client, *names: str) -> dict[str, int]:
@@ -54,8 +84,8 @@ async def run_sessions(client: Client, *names: str) -> dict[str, int]:
 
 
 async def with_a_fork_server(client: Client) -> psutil.Process:
-    """The fork server, once it is ready. Takes three sessions, which are stopped."""
-    names = [f"before{number}" for number in range(STARTED_BEFORE)]
+    """The fork server, once it is ready. Takes sessions, which are stopped."""
+    names = [f"before{number}" for number in range(MIN_KERNELS)]
     assert not any(map(is_forked, (await run_sessions(client, *names)).values()))
     server = server_of_test()
     assert wait_until(lambda: len(fork_servers(server)) == 1)
@@ -76,15 +106,6 @@ async def test_a_fork_is_a_kernel_process_like_any_other(connect: Connect) -> No
             *command, file = command_line(kernel)
             assert (command, Path(file).suffix) == ([*KERNEL_COMMAND, "-f"], ".json")
             assert kernel.cwd() == "/"
-            assert not any(is_alive(child) and child.pid == fork_server.pid for child in children(pid))
-        await call(
-            client, "execute_code", code="import random, os; mine = random.random(), os.urandom(8)", session_id="a"
-        )
-        one = await call(client, "execute_code", code="mine", session_id="a")
-        await call(
-            client, "execute_code", code="import random, os; mine = random.random(), os.urandom(8)", session_id="b"
-        )
-        assert one["result"] != (await call(client, "execute_code", code="mine", session_id="b"))["result"]
         os.kill(kernels["a"], signal.SIGKILL)
         assert wait_until(lambda: not psutil.pid_exists(kernels["a"])), "it is waited for"
         after = await call(client, "execute_code", code="'x' in globals()", session_id="a")
@@ -94,16 +115,29 @@ async def test_a_fork_is_a_kernel_process_like_any_other(connect: Connect) -> No
     assert wait_until(lambda: not is_alive(fork_server))
 
 
+def descriptors(pid: int) -> set[str]:
+    return {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+
+
 async def test_descriptors_of_the_fork_server_stay_there(connect: Connect) -> None:
     async with connect() as client:
-        await with_a_fork_server(client)
-        started = await run_sessions(client, "a", "b")
-        sockets = [
-            {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd") if int(fd) < 3}
-            for pid in started.values()
-        ]
-        assert all(len(each) == 2 and os.devnull in each for each in sockets), "null, and the log"
-        assert sockets[0] != sockets[1]
+        fork_server = await with_a_fork_server(client)
+        one, other = (await run_sessions(client, "a", "b")).values()
+        assert any(each.startswith("socket:") for each in descriptors(fork_server.pid))
+        for mine, others in ((one, fork_server.pid), (other, fork_server.pid), (one, other)):
+            shared = descriptors(mine) & descriptors(others)
+            assert not [each for each in shared if each.startswith(("socket:", "pipe:")) or "/runtime/" in each]
+
+
+def test_forks_of_one_process_are_its_parents_and_draw_their_own_random_numbers() -> None:
+    ran = subprocess.run([sys.executable, "-c", SIBLINGS], capture_output=True, text=True, timeout=DEADLINE, check=True)
+    rows = [line.split() for line in ran.stdout.splitlines()]
+    assert len(rows) == 2
+    for pid, parent, own, *_ in rows:
+        assert (int(parent), own) == (os.getpid(), "True")
+        assert os.waitstatus_to_exitcode(os.waitpid(int(pid), 0)[1]) == 7
+    assert rows[0][3] != rows[1][3]
+    assert rows[0][4] != rows[1][4]
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -131,60 +165,172 @@ async def test_a_killed_server_takes_its_forks_with_it(connect: Connect) -> None
 # -- the server's side -------------------------------------------------------------------------------------------------
 
 
+class Silent(ForkServer):
+    """Answers what a test sends to `theirs`."""
+
+    def __init__(self) -> None:
+        self.wire, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.wire.setblocking(False)
+
+    def is_ready(self) -> bool:
+        return True
+
+    def say(self, *answers: object) -> None:
+        for each in answers:
+            self.theirs.send(json.dumps(each).encode())
+
+    def end(self) -> None:
+        self.theirs.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.fixture
-def prepared() -> Iterator[Forks]:
+def silent() -> Iterator[Silent]:
+    server = Silent()
+    yield server
+    server.theirs.close()
+    server.wire.close()
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def forks_of(server: ForkServer) -> Forks:
     found = Forks()
-    for _ in range(STARTED_BEFORE):
-        found.prepare({**os.environ, "SECRET": "s3cret", VARIABLE: "/tmp"}, frozenset())
-    yield found
-    found.close()
+    vars(found)["_server"] = server
+    return found
 
 
-def environment_of(found: Forks) -> bytes:
-    process = vars(found)["_process"]
-    assert isinstance(process, subprocess.Popen)
-    return Path(f"/proc/{process.pid}/environ").read_bytes()
+async def fork(found: Forks, **environment: str) -> ForkedProcess | None:
+    return await found.fork(COMMAND, environment, FOLDER, NOTHING, 1)
 
 
-async def test_a_secret_that_kernels_must_not_have_is_not_kept_for_them(prepared: Forks) -> None:
-    first = environment_of(prepared)
+def is_given_up(found: Forks) -> bool:
+    return not vars(found)["_is_wanted"]
+
+
+async def test_a_fork_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch, silent: Silent) -> None:
+    monkeypatch.setattr(forks, "ANSWER_SECONDS", 0.1)
+    found = forks_of(silent)
+    assert await fork(found) is None
+    assert is_given_up(found)
+    assert await fork(found) is None
+
+
+@pytest.mark.parametrize(
+    "answers", [[{}], [[]], [7], ["nonsense"], [{"pid": "x"}], [{"error": "no memory"}], [{"ready": True}]], ids=repr
+)
+async def test_an_answer_that_is_none_is_no_kernel(answers: list[object], silent: Silent) -> None:
+    found = forks_of(silent)
+    silent.say(*answers)
+    assert await fork(found) is None
+    assert is_given_up(found)
+
+
+async def test_a_fork_that_ended_at_once_is_waited_for(silent: Silent, child: subprocess.Popen[bytes]) -> None:
+    found = forks_of(silent)
+    silent.say({"pid": child.pid}, {"error": "it ended at once"})
+    assert await fork(found) is None
+    assert wait_until(lambda: not is_alive(psutil.Process(child.pid)))
+    await found.close()
+    assert not psutil.pid_exists(child.pid)
+
+
+async def test_who_is_cancelled_leaves_neither_a_kernel_nor_an_answer(
+    silent: Silent, child: subprocess.Popen[bytes]
+) -> None:
+    found = forks_of(silent)
+    waiting = asyncio.create_task(fork(found))
+    await asyncio.sleep(0)
+    await asyncio.get_running_loop().sock_recv(_nonblocking(silent.theirs), 1 << 16)
+    waiting.cancel()
+    assert await asyncio.wait([waiting])
+    silent.say({"pid": child.pid}, {"ready": True})
+    following = asyncio.create_task(fork(found))
+    await asyncio.get_running_loop().sock_recv(silent.theirs, 1 << 16)
+    silent.say({"pid": 1 << 22}, {"ready": True})
+    process = await following
+    assert process is not None
+    assert process.pid == 1 << 22
+    assert wait_until(lambda: not is_alive(psutil.Process(child.pid)))
+
+
+def _nonblocking(wire: socket.socket) -> socket.socket:
+    wire.setblocking(False)
+    return wire
+
+
+async def test_a_change_of_settings_meanwhile_costs_one_fork(silent: Silent) -> None:
+    found = forks_of(silent)
+    waiting = asyncio.create_task(fork(found))
+    await asyncio.get_running_loop().sock_recv(_nonblocking(silent.theirs), 1 << 16)
+    found.withhold(frozenset({"SECRET"}))
+    assert await waiting is None
+    assert not is_given_up(found)
+
+
+async def test_an_environment_that_is_too_large_costs_one_fork(silent: Silent) -> None:
+    found = forks_of(silent)
+    assert await fork(found, LARGE="x" * (8 << 20)) is None
+    assert not is_given_up(found)
+
+
+async def test_a_secret_that_kernels_must_not_have_is_not_kept_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "PAUSE_SECONDS", 0)
+    found, secret = Forks(), frozenset({"SECRET"})
+
+    async def environment_after(environment: dict[str, str], withheld: frozenset[str]) -> bytes | None:
+        for _ in range(MIN_KERNELS):
+            found.kernel_started({**os.environ, **environment}, withheld)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        server = vars(found)["_server"]
+        return environment_of(vars(server)["_process"].pid) if server else None
+
+    first = await environment_after({"SECRET": "s3cret", VARIABLE: "/tmp"}, NOTHING)
+    assert first is not None
     assert b"s3cret" in first
     assert VARIABLE.encode() not in first
-    assert await prepared.fork(KERNEL_COMMAND, {}, frozenset({"SECRET"}), 1) is None
-    prepared.prepare(dict(os.environ), frozenset({"SECRET"}))
-    assert b"s3cret" not in environment_of(prepared)
+    found.withhold(secret)
+    assert await environment_after({"SECRET": "s3cret"}, NOTHING) is None, "a kernel of before it is ready only now"
+    second = await environment_after({}, secret)
+    assert second is not None
+    assert b"s3cret" not in second
+    await found.close()
 
 
-async def test_a_fork_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "ANSWER_SECONDS", 0.1)
-    found = Forks()
-    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    own.setblocking(False)
-    vars(found).update(_wire=own, _is_ready=True)
-    with theirs:
-        assert await found.fork([*KERNEL_COMMAND, "-f", "/c.json"], {}, frozenset(), 1) is None
-        assert theirs.recv(1 << 16)
-        assert theirs.recv(1) == b"", "it is told to end"
-    for _ in range(STARTED_BEFORE):
-        found.prepare(dict(os.environ), frozenset())
-    assert vars(found)["_process"] is None
+async def test_forks_that_do_not_get_ready_are_given_up(tmp_path: Path) -> None:
+    found = forks_of(server := ForkServer(os.environ))
+    assert wait_until(server.is_ready)
+    environment = {"KERNELMCP_REQUIRED_LAYERS": "magic", VARIABLE: str(tmp_path / "sandbox")}
+    launch = Launch("kernelmcp", tmp_path / "r", "k1", Path(FOLDER), environment, DEADLINE, forks=found)
+    context = zmq.asyncio.Context()
+    with pytest.raises(KernelStartFailed, match="required_layers: this machine does not have magic"):
+        await run_kernel(context, launch, task_status=anyio.TASK_STATUS_IGNORED)
+    assert is_given_up(found)
+    await found.close()
+    context.destroy(linger=0)
 
 
-@pytest.mark.parametrize("answer", [b"", b"{}", b"[]", b"nonsense", b'{"pid": "x"}', b'{"error": "no memory"}'])
-async def test_an_answer_that_is_none_is_no_kernel(answer: bytes) -> None:
-    found = Forks()
-    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    own.setblocking(False)
-    vars(found).update(_wire=own, _is_ready=True)
-    with theirs:
-        if answer:
-            theirs.send(answer)
-        else:
-            theirs.close()
-        assert await found.fork([*KERNEL_COMMAND, "-f", "/c.json"], {}, frozenset(), 1) is None
+async def test_a_start_that_is_cancelled_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[int] = []
+    stock = ForkingManager._async_launch_kernel
 
+    async def launch(self: ForkingManager, kernel_cmd: list[str], **options: object) -> None:
+        await stock(self, kernel_cmd, **options)
+        started.append(int(str(vars(self.provisioner)["pid"])))
+        raise asyncio.CancelledError
 
-async def test_an_environment_that_is_too_large_for_the_wire(prepared: Forks) -> None:
-    assert select.select([vars(prepared)["_wire"]], [], [], DEADLINE)[0], "it is ready"
-    large = {"LARGE": "x" * (8 << 20)}
-    assert await prepared.fork([*KERNEL_COMMAND, "-f", "/c.json"], large, frozenset(), 1) is None
+    monkeypatch.setattr(ForkingManager, "_async_launch_kernel", launch)
+    context = zmq.asyncio.Context()
+    kernel = Kernel(context, Launch("kernelmcp", tmp_path / "r", "k1", Path(FOLDER), {}, DEADLINE))
+    with pytest.raises(asyncio.CancelledError):
+        await kernel.spawn()
+    assert psutil.pid_exists(started[0])
+    await kernel.close()
+    assert not psutil.pid_exists(started[0])
+    context.destroy(linger=0)

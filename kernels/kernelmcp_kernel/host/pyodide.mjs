@@ -13,7 +13,7 @@ const SITE_PACKAGES = "/lib/python3.14/site-packages";
  * @param {() => number} [check] CPython's signal check */
 export async function loadRuntime(runtime, image, options, check) {
   const folder = path.join(runtime, "pyodide");
-  const compiled = WebAssembly.compile(fs.readFileSync(path.join(folder, "pyodide.asm.wasm"))); // or load what was compiled: start_guest.cjs
+  const compiled = WebAssembly.compile(fs.readFileSync(path.join(folder, "pyodide.asm.wasm"))); // or load what was compiled, and free the bytes: start_guest.cjs
   installShims(compiled, !options?.keep_imports, check);
   const { loadPyodide, factory } = await importPyodide(folder);
   const index = JSON.parse(fs.readFileSync(path.join(folder, "pyodide-lock.json"), "utf8"));

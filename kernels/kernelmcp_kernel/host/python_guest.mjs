@@ -24,7 +24,7 @@ import { Streams } from "./streams.mjs";
 import { chartDrawer } from "./vega.mjs";
 
 const [REQUESTS, FRAMES, INTERRUPTS, STATE_OUT, STATE_IN] = [3, 4, 5, 6, 7];
-const COLLECT_MS = 2000; // a guest's first garbage stays for so long
+const COLLECT_MS = 2000; // from a start or a loaded state to the collection of its garbage
 const PREPARE_MS = 1000; // of idleness, before a guest that has run nothing prepares to load a state
 const SETTLE_MS = 5; // a session may need some turns of the event loop after its last reply until it can be saved
 const SETTLE_TURNS = 20;
