@@ -65,18 +65,16 @@ function compileMainBy(compileMain) {
 function loadNative(wasm) {
   const made = readCode(nativeFile, wasm);
   if (!made) return undefined;
-  const end = 4 + made.readUInt32LE(0);
-  const native = Buffer.from(new Uint8Array(made.subarray(end)).buffer);
-  /** @type {WebAssembly.Module | undefined} */
-  let module;
   try {
+    const end = 4 + made.readUInt32LE(0);
+    const native = withOwnFlags(Buffer.from(new Uint8Array(made.subarray(end)).buffer));
     const load = new vm.Script(LOAD, { cachedData: withOwnFlags(made.subarray(4, end)) }).runInThisContext();
-    module = load(withOwnFlags(native).buffer, wasm); // undefined on another processor, too
+    const module = load(native.buffer, wasm); // undefined on another processor, too
+    if (module) free(native, made, wasm);
+    return module;
   } catch {
     return undefined; // V8 wants none of that code, and does not know the syntax
   }
-  if (module) free(native, made, wasm);
-  return module;
 }
 
 /** Give memory back now, not when V8 collects garbage: 15 MB. @param {Buffer[]} read what nobody needs any more */
