@@ -16,8 +16,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VIEWS = Path("kernelmcp", "mcp_server", "views")
 
-# How an editable installation finds `kernelmcp`. Hatchling's own way imports a hundred modules at each start of Python,
-# and with this folder on sys.path `kernels`, another project's name, would become importable.
+# How an editable installation finds `kernelmcp`. Hatchling's own way takes 30 ms of each start of Python, and with this
+# folder on sys.path `kernels`, another project's name, would become importable.
 FINDER = """\
 from sys import meta_path
 from _frozen_importlib_external import PathFinder

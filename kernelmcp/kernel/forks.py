@@ -159,7 +159,9 @@ class Forks:
         self, command: Sequence[str], environment: Mapping[str, str], cwd: str, withheld: frozenset[str], output: int
     ) -> ForkedProcess | None:
         """A kernel process whose output goes to a descriptor. None: it must be started in another way."""
-        if list(command[: len(KERNEL_COMMAND)]) != KERNEL_COMMAND or cwd != FOLDER or withheld != self._withheld:
+        if self._server is None or withheld != self._withheld:
+            return None
+        if list(command[: len(KERNEL_COMMAND)]) != KERNEL_COMMAND or cwd != FOLDER:
             return None
         request = json.dumps({"arguments": command, "environment": environment}).encode()
         # In a task of its own: who is cancelled meanwhile leaves no answer, and no kernel that nobody knows.
