@@ -33,6 +33,9 @@ class ServerSection(Section):
     runtime: Path | None = None
     """Where the sockets are made. The path must be short: a Unix socket's has at most 108 bytes. Default:
     XDG_RUNTIME_DIR or the temporary folder."""
+    slot: str | None = Field(default=None, pattern=r"^[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?$")
+    """The name of this server among several that share the home behind a load balancer (docs/scaling.md). The ids that
+    it gives begin with it. Default: it is the only one."""
 
 
 class StdioSection(Section):
