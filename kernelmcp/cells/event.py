@@ -37,8 +37,10 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def submitted(cell_id: str, at: str, code: str) -> bytes:
-    return json.dumps({"e": "submitted", "c": cell_id, "at": at, "code": code}).encode()
+def submitted(cell_id: str, at: str, code: str, request: str | None = None) -> bytes:
+    """`request`: the id of the HTTP request, of characters that JSON does not escape."""
+    made_by = {"request": request} if request else {}
+    return json.dumps({"e": "submitted", "c": cell_id, "at": at, **made_by, "code": code}).encode()
 
 
 def began(cell_id: str, at: str, facts: dict[str, Any]) -> bytes:

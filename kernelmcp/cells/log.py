@@ -35,7 +35,7 @@ from kernelmcp.cells.line import (
     untrusted,
     without_outputs,
 )
-from kernelmcp.cells.lookup import MAX_LOG_BYTES, content_of, stopped, unfinished, whole_lines
+from kernelmcp.cells.lookup import MAX_LOG_BYTES, content_of, requests, stopped, unfinished, whole_lines
 
 # Longest time that an event of a running cell waits before it is written.
 FLUSH_SECONDS = 0.05
@@ -176,6 +176,8 @@ class CellLog:
         """Called when an ended cell puts something out."""
         self.last_at = 0.0
         """When an earlier server last wrote the file, in seconds since the epoch."""
+        self.requests: dict[str, str] = {}
+        """The cells that earlier servers have begun for these HTTP requests."""
         self.stopped: list[str] = []
         """The cells that ran or waited when the previous server ended."""
         self.has_late = False
@@ -225,12 +227,13 @@ class CellLog:
         self.is_new = not self.size
         left, self.has_late = unfinished(data)
         self.stopped = [*stopped(data), *left]
+        self.requests = requests(data)
         return left
 
     # -- write --------------------------------------------------------------------------------------------------
 
-    def submitted(self, cell: str, at: str, code: str) -> Recorder:
-        line = partial(event.submitted, cell, at, cut(code, MAX_SOURCE_CHARS, "# "))
+    def submitted(self, cell: str, at: str, code: str, request: str | None = None) -> Recorder:
+        line = partial(event.submitted, cell, at, cut(code, MAX_SOURCE_CHARS, "# "), request)
         recorder = self._recorders[cell] = Recorder(self, cell, [line])
         self.flush_soon()
         return recorder

@@ -15,6 +15,13 @@ LOG = "notebook.jsonl"
 MAX_LOG_BYTES = 128 * 1024 * 1024
 # The beginning of a line that has its kind and, of an ended cell, its status.
 HEAD_BYTES = 400
+# At the beginning of a line, where no guest writes: a cell, and the HTTP request for which it began.
+_REQUEST = re.compile(
+    rb'^\{"(?:e": "submitted", "c": "([A-Za-z0-9_-]{1,64})", "at": "[^"]{1,40}"|cell_type": "code", "id": '
+    rb'"[^"]{1,64}", "metadata": \{"kernelmcp": \{"sum": "[0-9a-f]{8}", "execution_id": "([A-Za-z0-9_-]{1,64})"), '
+    rb'"request": "([A-Za-z0-9._:-]{1,128})"',
+    re.MULTILINE,
+)
 # Where `recorded` writes it: a guest's return value may have the same words.
 _STOPPED = re.compile(rb'"queued_ms": [0-9.e+-]+, "stopped": true')
 
@@ -78,6 +85,13 @@ def stopped(data: bytes) -> list[str]:
             found.append(cell)
         end = start - 1
     return found[::-1]
+
+
+def requests(data: bytes) -> dict[str, str]:
+    """The cells that began for HTTP requests of these ids."""
+    if b'", "request": "' not in data:
+        return {}
+    return {found[3].decode(): (found[1] or found[2]).decode() for found in _REQUEST.finditer(data)}
 
 
 def find(file: Path, cell: str) -> tuple[bytes | None, list[bytes]]:

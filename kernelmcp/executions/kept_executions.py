@@ -12,6 +12,8 @@ from kernelmcp.cells.fold import DisplayIds, Fold, OnEvent
 from kernelmcp.config.settings import Settings
 from kernelmcp.executions.execution import Execution
 
+# In the directory of a session.
+OUTPUTS = "outputs"
 # Disk space for the streams of all of a session's finished executions, in units of one execution's limit.
 DISK_SHARES = 4
 # Memory for the executions of a session without a kernel: enough for text, not for pictures.

@@ -19,6 +19,7 @@ def to_line(execution: Execution) -> bytes:
 def _facts(execution: Execution) -> dict[str, Any]:
     """The facts of a result besides the outputs, so that a later server can repeat it."""
     facts: dict[str, Any] = {
+        **({"request": execution.request_id} if execution.request_id else {}),
         "status": execution.status,
         "created_at": execution.created_at.isoformat(timespec="milliseconds"),
         "ms": None if execution.started is None else round(execution.execution_time_ms, 2),

@@ -5,6 +5,7 @@
     home/skills/<principal>/     skills that a person has promoted (upstreams/skills.py)
     home/version                 the format of the home: a program that knows only earlier ones does not touch it
     home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4); beside it <random>-offered/
+    home/servers/                of servers that share the home (sessions/fleet/)
     runtime/<random>/            sockets and connection files of one server process, lock
 
 A lock held with flock shows that its owner is alive: a crash releases it, unlike a pid in a file. Everything is 0700.
@@ -28,6 +29,7 @@ from typing import Any, cast
 
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, ServerError, SessionDamaged, StorageFailed
+from kernelmcp.files.epochs import place_of
 from kernelmcp.files.safe_open import delete_for_good, delete_tree, empty_tree
 from kernelmcp.files.tree_copy import FILES, Copied, copy_tree, save_checkpoint
 from kernelmcp.files.workspace import Quota
@@ -44,6 +46,9 @@ SANDBOX_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
 RECORD_FILES = ("session.json", "session.copy.json")
 # In the directory of a session or a server: whoever has it locked owns the directory.
 LOCK_FILE = "lock"
+# The name of a server among several with one home (`server.slot`).
+MAX_SLOT_BYTES = 24
+SLOT = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
 
 
 class SandboxDirectory:
@@ -153,6 +158,11 @@ class Lock:
             return False
         return True
 
+    def note(self, text: str) -> None:
+        """Write who has it. Raises OSError."""
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, text.encode(), 0)
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
@@ -166,10 +176,12 @@ class Home:
         self._guest_uid = guest_uid
         self.root = root
         self.runtime = runtime
+        self.secret = secrets.token_bytes(32)
         self.sessions = root / "sessions"
         self.trash = root / "trash"
         self.sandboxes = root / "sandboxes"
         self.skills = root / "skills"
+        self.servers = root / "servers"
         self.owner_lock = self.sandboxes / f".{runtime.name}.lock"
         """Beside the sandbox directories: servers with other runtime roots may share this home."""
 
@@ -229,7 +241,7 @@ class Home:
     def restore(self, name: str) -> bool:
         """Restore a session from the trash. False if it is not there, or cannot be restored."""
         try:
-            lock = lock_session(self.trash / name, name, make=False)
+            lock = lock_session(place_of(self.trash / name), name, make=False)
         except (ServerError, OSError):
             return False
         try:
@@ -395,7 +407,7 @@ def _named_in(session: Path) -> set[str] | None:
     damaged = False
     for name in RECORD_FILES:
         try:
-            record: Any = json.loads(read_small(session / name))
+            record: Any = json.loads(read_small(place_of(session) / name))
             names: Any = record["sandboxes"]
         except (FileNotFoundError, NotADirectoryError):
             continue
@@ -409,9 +421,25 @@ def _named_in(session: Path) -> set[str] | None:
     return None if found is None and damaged else found or set()
 
 
-def lock_session(directory: Path, session_id: str, *, make: bool = True) -> Lock:
+def owner_of_lock(place: Path) -> str | None:
+    """The slot of the server that has a session's lock; None if none has, or one without a slot. Raises OSError."""
+    try:
+        fd = os.open(place / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        slot = os.read(fd, MAX_SLOT_BYTES).decode(errors="replace")
+        return slot if SLOT.fullmatch(slot) else None
+    finally:
+        os.close(fd)
+    return None
+
+
+def lock_session(directory: Path, session_id: str, *, make: bool = True, slot: str | None = None) -> Lock:
     """Lock a session for this server: two servers may share one home (two clients on one machine), but not a session.
-    `make` creates its directory if there is none.
+    `make` creates its directory if there is none. `slot`: of this server.
 
     Raises `ResourceLimitExceeded` if another server has it, `SessionDamaged`, `StorageFailed`.
     """
@@ -438,4 +466,6 @@ def lock_session(directory: Path, session_id: str, *, make: bool = True) -> Lock
             "Use another session_id, or omit it to get your own session.",
             session_id=session_id,
         )
+    with suppress(OSError):  # on a full disk nobody can ask for it
+        lock.note(slot or "")
     return lock

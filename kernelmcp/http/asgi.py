@@ -89,6 +89,11 @@ class Web:
                 self.throttle.close_streams()
                 self._app = self._connections = self._sse = None
 
+    @property
+    def _is_open(self) -> bool:
+        """False if other servers answer: this one ends, and has a load balancer before it."""
+        return not self.draining or self.settings.config.server.slot is None
+
     # -- routes -------------------------------------------------------------------------------------------------
 
     def _routes(self) -> list[BaseRoute]:
@@ -98,7 +103,9 @@ class Web:
             Route("/health", self.health, methods=["GET"]),
             Route("/ready", self.ready, methods=["GET"]),
             Route("/metrics", Guard(request_response(self.show_metrics), self._gate, has_place=True), methods=["GET"]),
-            Route(section.path, Guard(_while_running(lambda: self._connections), self._gate)),
+            Route(
+                section.path, Guard(_while_running(lambda: self._connections if self._is_open else None), self._gate)
+            ),
         ]
         if section.sse:
             stream = _while_running(lambda: self._sse and self._sse.stream)

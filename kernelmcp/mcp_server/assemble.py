@@ -21,6 +21,7 @@ from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.completions import Completions
 from kernelmcp.mcp_server.file_resources import FileResources
+from kernelmcp.mcp_server.fleet_calls import FleetCalls
 from kernelmcp.mcp_server.notifications import Notifications
 from kernelmcp.mcp_server.resources import Resources, ResourceServer
 from kernelmcp.mcp_server.results.structured import Structured
@@ -35,6 +36,7 @@ from kernelmcp.preflight import check_change
 from kernelmcp.sessions.control import Control
 from kernelmcp.sessions.default_session import DefaultSession
 from kernelmcp.sessions.descriptors import Descriptors
+from kernelmcp.sessions.fleet.fleet import holding_slot
 from kernelmcp.sessions.hibernation.memory_relief import MemoryRelief
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.tools.offered_tools import OfferedTools
@@ -83,7 +85,9 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)
         offered = OfferedTools(settings, home, registry, tasks)
-        callers, client_log = Callers(DefaultSession(settings, registry, _folder())), ClientLog()
+        has_balancer = over_http and registry.fleet is not None
+        callers = Callers(DefaultSession(settings, registry, _folder()), has_balancer=has_balancer)
+        client_log = ClientLog()
         runtimes, views = Runtimes(settings), Views(settings)
         tools = [
             *ExecutionTools(settings, registry, callers, runtimes, client_log, views).all(),
@@ -100,6 +104,10 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             tools=[tool for tool in tools if enabled is None or tool.name in enabled],
             log_level="WARNING",
         )
+        if registry.fleet is not None:
+            server.fleet_calls = FleetCalls(registry.fleet, callers)
+            stack.enter_context(holding_slot(home, registry.fleet.slot))
+            tasks.start_soon(registry.fleet.run)
         server.structured, server.callers, server.told = Structured(settings), callers, Told(offered.names)
         server.views = views
         server.middleware.append(server.told.in_instructions)

@@ -6,6 +6,7 @@ token is checked.
 """
 
 import hmac
+import re
 import secrets
 from collections.abc import MutableMapping
 from typing import Any
@@ -29,6 +30,9 @@ CLOSING_KEY = "kernelmcp.closing"
 once."""
 GONE_KEY = "kernelmcp.gone"
 """The key in an ASGI scope of the event that is set when the request has been answered, or its client has gone."""
+REQUEST_ID_HEADER = "x-request-id"
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{8,128}")
+"""Of balancers: a UUID, or what their formats make. Nothing that JSON would escape."""
 REFUSED_KEY = "kernelmcp.refused"
 """The key in an ASGI scope of a `RateLimited` that the tool call must answer with (`contract_tool`)."""
 
@@ -36,8 +40,11 @@ REFUSED_KEY = "kernelmcp.refused"
 class Callers:
     """The callers of one server process."""
 
-    def __init__(self, default_session: DefaultSession) -> None:
+    def __init__(self, default_session: DefaultSession, *, has_balancer: bool = False) -> None:
+        """`has_balancer`: requests come from a load balancer, which gives each an id, and keeps it when it repeats
+        one."""
         self._default = default_session
+        self._has_balancer = has_balancer
         self._secret = secrets.token_bytes(32)
 
     def __call__(self, context: Ctx) -> Caller:
@@ -47,7 +54,15 @@ class Callers:
             return self._default.caller(client.client_info.name if client is not None else "")
         principal = principal_of(request.scope)
         connection = _connection(context, request)
-        return Caller(principal, lambda: self.own_handle(principal, connection) if connection else None)
+        return Caller(
+            principal,
+            lambda: self.own_handle(principal, connection) if connection else None,
+            request_id=self._request_id(request),
+        )
+
+    def _request_id(self, request: Any) -> str | None:
+        found = request.headers.get(REQUEST_ID_HEADER, "") if self._has_balancer else ""
+        return found if REQUEST_ID.fullmatch(found) else None
 
     def in_result(self, result: CallToolResult) -> CallToolResult:
         """Add the note of a continued session to its first result, whichever call that answers."""

@@ -27,8 +27,10 @@ from kernelmcp.executions.tool_calls import ToolCalls
 from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.descriptions import describe, describe_all
 from kernelmcp.mcp_server.file_resources import FileResources
+from kernelmcp.mcp_server.fleet_calls import FleetCalls
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
 from kernelmcp.mcp_server.progress import wait_for_news
+from kernelmcp.mcp_server.results.execution_result import error_result
 from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.mcp_server.told import Told
@@ -64,6 +66,8 @@ class ResourceServer(MCPServer[Any]):
     callers: Callers
     told: Told
     views: Views
+    fleet_calls: FleetCalls | None = None
+    """Set if other servers share the home."""
 
     async def _handle_list_tools(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> ListToolsResult:
         tools = await self.told.in_list(await self.list_tools(), ctx)
@@ -72,7 +76,14 @@ class ResourceServer(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Ctx | None = None
     ) -> CallToolResult | InputRequiredResult:
-        result = await super().call_tool(name, arguments, context)
+        if self.fleet_calls is None or context is None:
+            result = await super().call_tool(name, arguments, context)
+        else:
+            try:
+                async with self.fleet_calls.call(name, arguments, context):
+                    result = await super().call_tool(name, arguments, context)
+            except ServerError as exc:
+                result = error_result(exc)
         if context is None or isinstance(result, InputRequiredResult):
             return result
         return self.structured.in_result(self.callers.in_result(result), context.request_context)
@@ -94,6 +105,18 @@ class ResourceServer(MCPServer[Any]):
 
     async def read_resource(
         self, uri: AnyUrl | str, context: Ctx | None = None
+    ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        if self.fleet_calls is None or context is None:
+            return await self._read(uri, context)
+        of_session = str(uri).removeprefix(f"{SESSIONS}/") if str(uri).startswith(f"{SESSIONS}/") else ""
+        try:
+            async with self.fleet_calls.read(of_session.partition("/")[0], context):
+                return await self._read(uri, context)
+        except ServerError as exc:
+            raise ResourceNotFoundError(exc.to_text()) from exc
+
+    async def _read(
+        self, uri: AnyUrl | str, context: Ctx | None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
         if str(uri) == SESSIONS and context is not None:
             return [ReadResourceContents(await self.resources.list_sessions(context), "application/json")]

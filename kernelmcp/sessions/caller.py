@@ -57,6 +57,8 @@ class Caller:
     """Returns the default session's name. Called only when a call names none, because on stdio it searches the disk."""
     origin: Origin | None = None
     """Stored in the record of that session, so that the next server process can continue it."""
+    request_id: str | None = None
+    """Of the HTTP request, if a load balancer may repeat it at another server."""
 
     @property
     def default_handle(self) -> str | None:

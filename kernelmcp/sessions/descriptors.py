@@ -59,7 +59,7 @@ class Descriptors(Observer):
                 file.unlink(missing_ok=True)
                 return
             self._sessions[kernel_id] = session
-            text = json.dumps(self._describe(session, directory, kernel_id))
+            text = json.dumps(self._describe(session, kernel_id))
             if self._written.get(kernel_id) != text:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 replace_text(file, text)
@@ -67,7 +67,7 @@ class Descriptors(Observer):
         except OSError as exc:  # JupyterLab loses the session; the model must not notice
             log.error("a session cannot be shown to JupyterLab", session=session.id, error=str(exc))
 
-    def _describe(self, session: Session, directory: Path, kernel_id: str) -> dict[str, Any]:
+    def _describe(self, session: Session, kernel_id: str) -> dict[str, Any]:
         file = session.kernel.connection_file if session.kernel is not None else None
         return {
             "format": FORMAT,
@@ -79,6 +79,6 @@ class Descriptors(Observer):
             "state": "stopped" if file is None else "live",
             "connection_file": None if file is None else str(file),
             "went_back_to": session.queue.binding.went_back_to,
-            "directory": str(directory),
+            "directory": str(session.place),
             "server": self._server,
         }

@@ -19,12 +19,14 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ExecutionNotFound, InvalidArgument, ResourceLimitExceeded, SessionNotFound, StorageFailed
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.execution import Execution
+from kernelmcp.files.epochs import place_of
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import Caller, check_name, mint_handle
+from kernelmcp.sessions.fleet.fleet import Fleet
 from kernelmcp.sessions.life import Event
 from kernelmcp.sessions.past import PlaceLost
 from kernelmcp.sessions.session import Observers, Session
@@ -60,6 +62,9 @@ class Registry:
         self._volumes = VolumeFiles(settings)
         self._sessions: dict[tuple[str, str], Session] = {}
         self._pinned: tuple[str, str] | None = None
+        slot = settings.config.server.slot
+        self.fleet = Fleet(slot, home, self.stored, self, tasks) if slot is not None else None
+        """None: this is the only server that matters."""
 
     # -- find ---------------------------------------------------------------------------------------------------
 
@@ -91,7 +96,7 @@ class Registry:
 
         Flavor and language apply to a new session; an existing one keeps its own."""
         self._check_open()
-        handle = session_id if session_id is not None else caller.default_handle or mint_handle()
+        handle = session_id if session_id is not None else caller.default_handle or await self.mint(caller)
         check_name(handle)
         await self._check_room(caller, handle)
         while True:
@@ -120,6 +125,10 @@ class Registry:
             session = self._open(self.stored.directory(caller.principal, handle), record, is_new=True)
         session.queue.start()
         return session, created
+
+    async def mint(self, caller: Caller) -> str:
+        """A name for a new session of the caller."""
+        return mint_handle() if self.fleet is None else await self.fleet.mint_handle(caller)
 
     async def fork(
         self, caller: Caller, source: Session, checkpoint: str | None, handle: str, flavor: Flavor | None
@@ -206,6 +215,8 @@ class Registry:
         find = self.stored.find_execution
         past = await anyio.to_thread.run_sync(find, caller, execution_id)
         if isinstance(past, Record):
+            if self.fleet is not None:
+                await self.fleet.bring(past.principal, past.session_id)
             self.open_stored(past)  # which ends it
             past = await anyio.to_thread.run_sync(find, caller, execution_id)
         if past is None or isinstance(past, Record):
@@ -284,22 +295,28 @@ class Registry:
         oldest = time.monotonic() - 2 * self._settings.config.sessions.default_timeout_seconds
         for number, session in enumerate(settled):
             if number < len(settled) - MAX_STOPPED or session.last_used < oldest:
-                del self._sessions[session.principal, session.id]
-                session.unload()
-                self.observers.kernel_changed(session)
+                self._unload(session)
+
+    def _unload(self, session: Session) -> None:
+        del self._sessions[session.principal, session.id]
+        session.unload()
+        self.observers.kernel_changed(session)
 
     def _open(self, directory: Path, record: Record, *, is_new: bool = False) -> Session:
         self._unload_settled()
-        lock = lock_session(directory, record.session_id)
+        place = place_of(directory)
+        lock = lock_session(place, record.session_id, slot=self._settings.config.server.slot)
         try:
+            if self.fleet is not None:
+                self.fleet.check_newest(directory, place)
             # Read it again: another server may have moved or deleted the files before it released the lock.
             found = read_record(directory)
             if found is None and not is_new:
                 delete_tree(directory)
                 raise SessionNotFound(f"there is no session {record.session_id!r} any more", "Use another one.")
             record = found or record
-            files = SessionFiles(self._home, self._disk, self._tasks, directory, record, self._volumes)
-            session = Session(self._settings, self._pool, self._tasks, directory, lock, record, files, self.observers)
+            files = SessionFiles(self._home, self._disk, self._tasks, place, record, self._volumes)
+            session = Session(self._settings, self._pool, self._tasks, place, lock, record, files, self.observers)
         except BaseException:
             lock.close()
             raise
@@ -308,6 +325,28 @@ class Registry:
         self.observers.session_changed(session)
         self.observers.kernel_changed(session)
         return session
+
+    # -- among other servers (fleet.Sessions) ---------------------------------------------------------------------
+
+    async def release(self, session: Session) -> None:
+        if not session.is_idle:
+            return
+        await session.stop_if_idle(must_end=False)
+        key = session.principal, session.id
+        if session.is_settled and self._sessions.get(key) is session and key != self._pinned:
+            self._unload(session)
+
+    def give_up(self, session: Session) -> None:
+        if self._sessions.get((session.principal, session.id)) is not session or session.life.is_ending:
+            return
+        del self._sessions[session.principal, session.id]
+
+        async def stop() -> None:
+            await session.stop(save=False)  # what this writes, nobody reads
+            session.unload()
+            self.observers.kernel_changed(session)
+
+        background.start(self._tasks, "giving up a session", stop)
 
     async def destroy(self, session: Session) -> None:
         """Delete a session and all its data, even if the caller stops waiting. Raises `StorageFailed`."""

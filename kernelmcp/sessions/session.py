@@ -21,7 +21,8 @@ from kernelmcp.executions import recorded
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.handler_call import HandlerCall
 from kernelmcp.executions.ids import mark_of, mint_id
-from kernelmcp.executions.kept_executions import KeptExecutions
+from kernelmcp.executions.kept_executions import OUTPUTS, KeptExecutions
+from kernelmcp.files.epochs import session_directory
 from kernelmcp.files.home import Lock
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.kernel.process import Kernel
@@ -86,34 +87,35 @@ class Session:
         settings: Settings,
         pool: Pool,
         tasks: anyio.abc.TaskGroup,
-        directory: Path,
+        place: Path,
         lock: Lock,
         record: Record,
         files: SessionFiles,
         observers: Observers,
     ) -> None:
+        self.place = place
+        """The directory that has the session's record, log and states (files.epochs)."""
         self.record = record
         self.files = files
-        self.executions = KeptExecutions(settings, directory / "outputs")
-        self.log = CellLog(directory / LOG)
-        self.transcript = Transcript(directory / "notebook.ipynb", self.log)
+        self.executions = KeptExecutions(settings, place / OUTPUTS)
+        self.log = CellLog(place / LOG)
+        self.transcript = Transcript(place / "notebook.ipynb", self.log)
         self.last_used = time.monotonic()
         self.deleted: asyncio.Future[StorageFailed | None] = asyncio.get_running_loop().create_future()
         """Resolved when it is destroyed and its name is free; the result says why not everything could be deleted."""
         self._settings = settings
         self._tasks = tasks
-        self._directory = directory
         self._lock = lock
         self.is_saving = False
         """The server ends, and the variables are not on disk yet."""
         self.is_named = False
         """A call has named it, so it is not only the default of its connection."""
         self._observers = observers
-        saved = SavedVariables(settings.home, directory, record, enabled=settings.config.sessions.hibernate)
+        saved = SavedVariables(settings.home, place, record, enabled=settings.config.sessions.hibernate)
         self.queue = ExecutionQueue(settings, pool, tasks, record, files, saved, self.executions, self.log, self)
         self.life = self.queue.life
-        self.past = Past(settings, tasks, directory, record, self.queue, self)
-        self._saver = Saver(tasks, directory, self.log, self.transcript, self.files)
+        self.past = Past(settings, tasks, place, record, self.queue, self)
+        self._saver = Saver(tasks, place, self.log, self.transcript, self.files)
         self.log.on_late = self._saver.save_soon
         self._recover()
 
@@ -150,8 +152,10 @@ class Session:
         *,
         longest_seconds: float | None = None,
         is_queued_anyway: bool = False,
+        request_id: str | None = None,
     ) -> Execution:
-        """Queue an execution; it runs whether or not anybody waits for it. `call` is made after it.
+        """Queue an execution; it runs whether or not anybody waits for it. `call` is made after it. `request_id`: of
+        the HTTP request, for `repeated`.
 
         Its time limit is at most `longest_seconds` or, without that, the policy's. Raises `SessionNotFound` and, unless
         it `is_queued_anyway`, `ResourceLimitExceeded`.
@@ -166,9 +170,10 @@ class Session:
             )
         longest = longest_seconds or self._settings.policy.execution_timeout_seconds
         seconds = min(timeout_seconds or longest, longest)
-        own_id = mint_id(mark_of(self._directory.name))
-        fold = self.executions.new_fold(self.log.submitted(own_id, event.now(), code).add)
+        own_id = mint_id(mark_of(session_directory(self.place).name), self._settings.config.server.slot)
+        fold = self.executions.new_fold(self.log.submitted(own_id, event.now(), code, request_id).add)
         execution = Execution(self.id, self.principal, code, seconds, fold.outputs, fold, own_id)
+        execution.request_id = request_id
         execution.on_finish.append(self._note_unstarted)
         execution.call, execution.asked_timeout_seconds = call, timeout_seconds
         self._observers.execution_submitted(execution)
@@ -176,6 +181,14 @@ class Session:
         self.touch()
         self.queue.add(execution)
         return execution
+
+    def repeated(self, request_id: str, code: str) -> str | None:
+        """The execution that an earlier attempt of this HTTP request began, here or in another server; None if there
+        is none."""
+        for execution in self.executions:
+            if execution.request_id == request_id:
+                return execution.id if execution.code == code else None
+        return self.log.requests.get(request_id)
 
     def touch(self) -> None:
         self.last_used = time.monotonic()

@@ -42,6 +42,9 @@ PROBLEMS = {
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
 }
+# Arguments that clients of MCP 2026-07-28 repeat in an HTTP header, `Mcp-Param-` and this, so that a load balancer can
+# send a call to the server that has the session (docs/scaling.md).
+HEADERS = {"session_id": "Session", "execution_id": "Execution"}
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 
 
@@ -124,6 +127,9 @@ def contract_tool(
     model.model_config = model.model_config | ConfigDict(extra="forbid")
     model.model_rebuild(force=True)
     tool.parameters = concise(model.model_json_schema(by_alias=True))
+    for argument, header in HEADERS.items():
+        if argument in tool.parameters["properties"]:
+            tool.parameters["properties"][argument]["x-mcp-header"] = header
     for argument, values in (choices or {}).items():
         shown = tool.parameters["properties"][argument]
         shown.pop("maxLength", None)

@@ -140,9 +140,9 @@ class ExecutionTools:
         caller = self.caller(ctx)
         session, created = await self._registry.find_or_create(caller, session_id)
         cell, call = cell_for(session)
-        execution = await self._asked_for(caller, ctx)
+        execution = await self._asked_for(caller, ctx) or await self._repeated(caller, session, cell)
         if execution is None:
-            execution = session.submit(cell, timeout, call)
+            execution = session.submit(cell, timeout, call, request_id=caller.request_id)
             self._views.note_begun(*viewed, execution, ctx)
             if execution.questions is None and can_ask(ctx):
                 execution.questions = Questions()
@@ -182,6 +182,14 @@ class ExecutionTools:
         take_answer(execution, ctx)
         take_approval(execution, ctx)
         return execution
+
+    async def _repeated(self, caller: Caller, session: Session, cell: str) -> Execution | None:
+        """The execution that this HTTP request has begun already, if a load balancer repeats it: perhaps at a server
+        that has ended since."""
+        if caller.request_id is None or (found := session.repeated(caller.request_id, cell)) is None:
+            return None
+        execution = await self._registry.execution(caller, found)
+        return execution if execution.code == cell else None
 
     async def _answer(
         self, execution: Execution, seconds: float, ctx: Ctx, since: Cursor | None = None

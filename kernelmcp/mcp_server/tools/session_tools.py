@@ -20,7 +20,7 @@ from kernelmcp.mcp_server.results.replayed import replayed
 from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, MAKES, READ_ONLY, Ctx, SameSession, SessionLanguage
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
-from kernelmcp.sessions.caller import Caller, mint_handle
+from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.hibernation.checkpoints import listed
 from kernelmcp.sessions.past import told_checkpoint, told_missing, told_restored
 from kernelmcp.sessions.registry import Registry
@@ -79,7 +79,7 @@ class SessionTools:
             )
         # Before there is a session: a notebook that cannot be read makes none.
         cells = await self._notebooks.read(from_notebook, caller, session_id) if from_notebook is not None else None
-        handle = mint_handle() if session_id is None else session_id
+        handle = await self._registry.mint(caller) if session_id is None else session_id
         session, created = await self._registry.find_or_create(caller, handle, flavor, language or MAIN_LANGUAGE)
         result: schemas.CreateSessionResult = {
             "session_id": session.id,
@@ -100,7 +100,7 @@ class SessionTools:
         self, caller: Caller, from_session: str, checkpoint: str | None, handle: str | None, flavor: Flavor | None
     ) -> CallToolResult:
         source = self._registry.get(caller, from_session)
-        handle = mint_handle() if handle is None else handle
+        handle = await self._registry.mint(caller) if handle is None else handle
         session, beginning = await self._registry.fork(caller, source, checkpoint, handle, flavor)
         result: schemas.CreateSessionResult = {
             "session_id": session.id,

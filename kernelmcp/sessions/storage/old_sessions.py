@@ -19,6 +19,7 @@ import structlog
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError
+from kernelmcp.files.epochs import place_of
 from kernelmcp.files.home import LOCK_FILE, Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.sessions.storage.disk_use import CHECK_SECONDS, DiskUse
@@ -114,7 +115,7 @@ class OldSessions:
         if not directory.is_dir():
             return False
         try:
-            lock = lock_session(directory, directory.name)
+            lock = lock_session(place_of(directory), directory.name)
         except (ServerError, OSError):
             return False
         try:

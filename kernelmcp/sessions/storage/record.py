@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.models import Flavor
 from kernelmcp.errors import SessionDamaged, StorageFailed
+from kernelmcp.files.epochs import place_of
 from kernelmcp.files.home import RECORD_FILES, SANDBOX_NAME
 from kernelmcp.sessions.caller import Origin
 from kernelmcp.sessions.installed_packages import Package
@@ -175,14 +176,14 @@ def read_record(directory: Path) -> Record | None:
 
     Raises `SessionDamaged`, and `StorageFailed` if it cannot be read at the moment.
     """
-    damaged = False
+    damaged, place = False, _place_of(directory)
     for name in RECORD_FILES:
         try:
-            if (text := _read(directory / name)) is not None:
+            if (text := _read(place / name)) is not None:
                 return _parse(text)
         except (ValueError, RecursionError):  # pydantic's errors are ValueErrors
             damaged = True
-            log.error("a session's record is damaged", file=str(directory / name))
+            log.error("a session's record is damaged", file=str(place / name))
     if damaged:
         raise SessionDamaged(
             f"the record of session {directory.name!r} is damaged, and so is its copy",
@@ -190,6 +191,17 @@ def read_record(directory: Path) -> Record | None:
             session_id=directory.name,
         )
     return None
+
+
+def _place_of(directory: Path) -> Path:
+    try:
+        return place_of(directory)
+    except OSError as exc:
+        raise StorageFailed(
+            f"the directory of session {directory.name!r} cannot be read: {exc.strerror}",
+            "Try again in a moment. The operator should check its permissions and its disk.",
+            session_id=directory.name,
+        ) from exc
 
 
 def _read(file: Path) -> bytes | None:

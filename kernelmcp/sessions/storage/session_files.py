@@ -14,9 +14,9 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp.errors import ServerError, SessionDamaged
+from kernelmcp.files.epochs import delete_place, session_directory
 from kernelmcp.files.home import RECORD_FILES, Home, SandboxDirectory
 from kernelmcp.files.listing import Entry
-from kernelmcp.files.safe_open import delete_for_good
 from kernelmcp.files.tree_copy import Copied
 from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED, Quota, Workspace
@@ -38,10 +38,11 @@ class SessionFiles:
         home: Home,
         disk: DiskUse,
         tasks: anyio.abc.TaskGroup,
-        directory: Path,
+        place: Path,
         record: Record,
         volumes: VolumeFiles,
     ) -> None:
+        """`place`: where the session's record, log and states are."""
         self.lock = asyncio.Lock()
         self.sandbox = find_sandbox(home, record.sandboxes)
         """None if the session has no files yet."""
@@ -51,7 +52,8 @@ class SessionFiles:
         self._home = home
         self._disk = disk
         self._tasks = tasks
-        self._directory = directory
+        self._place = place
+        self._directory = session_directory(place)
         self._record = record
 
     @property
@@ -237,10 +239,7 @@ class SessionFiles:
         OSError."""
         if self.sandbox is not None:
             self.sandbox.delete_for_good()
-        for entry in self._directory.iterdir():
-            if entry.name not in RECORD_FILES:
-                delete_for_good(entry)
-        delete_for_good(self._directory)
+        delete_place(self._place, RECORD_FILES)
 
     # -- the record ---------------------------------------------------------------------------------------------
 
@@ -251,7 +250,7 @@ class SessionFiles:
             if self.sandbox is not None:
                 self._write_record(self.sandbox)
             else:
-                self._record.write(self._directory)
+                self._record.write(self._place)
         except OSError as exc:
             if must_succeed:
                 raise
@@ -259,7 +258,7 @@ class SessionFiles:
 
     def _write_record(self, *sandboxes: SandboxDirectory) -> None:
         self._record.sandboxes = [sandbox.path.name for sandbox in sandboxes]
-        self._record.write(self._directory)
+        self._record.write(self._place)
 
 
 def find_sandbox(home: Home, names: list[str]) -> SandboxDirectory | None:

@@ -13,7 +13,8 @@ from kernelmcp.cells.lookup import LOG, find
 from kernelmcp.errors import SessionDamaged
 from kernelmcp.executions import recorded
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.ids import MARK_CHARS, is_id, mark_of
+from kernelmcp.executions.ids import is_id, mark_in, mark_of
+from kernelmcp.files.epochs import place_of
 from kernelmcp.files.home import RECORD_FILES, Home
 from kernelmcp.sessions.caller import LOCAL, Caller, Origin, check_name, is_name, mint_handle
 from kernelmcp.sessions.storage.record import Record, read_record
@@ -58,7 +59,7 @@ class StoredSessions:
         not read again. Raises OSError and `StorageFailed`."""
         before, known = self._known, dict[Path, tuple[tuple[int, ...], Record]]()
         for directory in self._home.sessions.iterdir():
-            file = _identity(directory / RECORD_FILES[0])
+            file = _identity(place_of(directory) / RECORD_FILES[0])
             if file and directory in before and before[directory][0] == file:
                 known[directory] = before[directory]
                 continue
@@ -92,7 +93,7 @@ class StoredSessions:
             return None
         for directory in list(self._home.sessions.iterdir()):
             handle = directory.name.rpartition("~")[2]
-            if mark_of(directory.name) != execution_id[:MARK_CHARS] or not is_name(handle):
+            if mark_of(directory.name) != mark_in(execution_id) or not is_name(handle):
                 continue
             try:
                 record = self.record(caller, handle) if directory == self.directory(caller.principal, handle) else None
@@ -100,7 +101,7 @@ class StoredSessions:
                 continue
             if record is None:
                 continue
-            ended, events = find(directory / LOG, execution_id)
+            ended, events = find(place_of(directory) / LOG, execution_id)
             if ended is not None:
                 if events:
                     ended = line.with_changes(ended, [op for one in events for op in event.ops_of(one)])

@@ -1,0 +1,112 @@
+"""Where the files of a session are, if servers that share a home may take sessions from each other.
+
+They are in the session's own directory until a server takes the session over from one that has its lock but shows no
+life. That server only seems to be dead: it may be paused, and go on writing. So its successor leaves those files to it,
+and goes on with a copy in `epochs/1`, the next one in `epochs/2`; only the newest is ever read.
+
+An epoch is made under a name that nobody reads, and published by one rename, which only one server can do. Until then
+the server that has the session, or opens it in the usual way, can `revoke` it, by another rename. Blocking.
+"""
+
+import os
+import re
+import secrets
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from kernelmcp.files.safe_open import delete_for_good, delete_tree
+
+EPOCHS = "epochs"
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+# An epoch that is being made, and one that was revoked.
+_DRAFT, _REVOKED = ".next-", ".old-"
+
+
+def place_of(directory: Path) -> Path:
+    """The directory that has the files of the session in this directory. Raises OSError."""
+    newest = _newest(directory)
+    return directory / EPOCHS / str(newest) if newest else directory
+
+
+def session_directory(place: Path) -> Path:
+    """The directory of the session whose files are at this place: its name is the session's."""
+    return place.parent.parent if place.parent.name == EPOCHS else place
+
+
+def draft_epoch(directory: Path) -> Path:
+    """An empty directory for the next epoch. Raises OSError."""
+    (directory / EPOCHS).mkdir(mode=0o700, exist_ok=True)
+    draft = directory / EPOCHS / f"{_DRAFT}{_newest(directory) + 1}-{secrets.token_hex(4)}"
+    draft.mkdir(mode=0o700)
+    return draft
+
+
+def publish(draft: Path) -> bool:
+    """Make it the newest epoch. False if another server was faster, or has revoked it: then it is deleted."""
+    number = draft.name.removeprefix(_DRAFT).partition("-")[0]
+    try:
+        os.rename(draft, draft.with_name(number))  # not over a directory that has entries
+    except OSError:
+        delete_tree(draft)
+        return False
+    return True
+
+
+def revoke(directory: Path) -> None:
+    """End the attempts of other servers to take the session over. Raises OSError."""
+    for name in _listed(directory):
+        if name.startswith(_DRAFT):
+            old = directory / EPOCHS / f"{_REVOKED}{secrets.token_hex(8)}"
+            with suppress(FileNotFoundError):  # it was published, or given up
+                os.rename(directory / EPOCHS / name, old)
+            delete_tree(old)
+
+
+def copy_place(place: Path, draft: Path, grows: str, omitted: frozenset[str]) -> None:
+    """Copy a session's files into a draft. They are shared as far as the file system can, for they are only ever
+    replaced as a whole; all but the one that `grows`, of which the draft gets the complete lines. Raises OSError."""
+
+    def copy(source: str, target: str) -> None:
+        if os.path.basename(source) == grows:
+            data = Path(source).read_bytes()
+            Path(target).write_bytes(data[: data.rfind(b"\n") + 1])
+            return
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError:
+            shutil.copy2(source, target, follow_symlinks=False)
+
+    def ignore(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if folder == str(place) and (name in omitted or name.startswith("."))]
+
+    shutil.copytree(place, draft, symlinks=True, copy_function=copy, ignore=ignore, dirs_exist_ok=True)
+
+
+def delete_place(place: Path, last: tuple[str, ...]) -> None:
+    """Delete a session's files, the `last` ones after all others, and its directory unless another server has taken the
+    session over meanwhile. Raises OSError."""
+    directory = session_directory(place)
+    for folder in dict.fromkeys((directory, place)):
+        for entry in list(folder.iterdir()):
+            if entry.name != EPOCHS and (entry.name not in last or folder != place):
+                delete_for_good(entry)
+    for name in _listed(directory):
+        if place != directory / EPOCHS / name and (not _NUMBER.fullmatch(name) or int(name) < int(place.name)):
+            delete_for_good(directory / EPOCHS / name)
+    for name in last:
+        (place / name).unlink(missing_ok=True)
+    for folder in dict.fromkeys((place, directory / EPOCHS, directory)):
+        with suppress(FileNotFoundError):
+            folder.rmdir()
+
+
+def _newest(directory: Path) -> int:
+    return max((int(name) for name in _listed(directory) if _NUMBER.fullmatch(name)), default=0)
+
+
+def _listed(directory: Path) -> list[str]:
+    try:
+        return os.listdir(directory / EPOCHS)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,1 @@
+"""One server among several that share its home."""
