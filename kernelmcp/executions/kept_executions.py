@@ -39,6 +39,10 @@ class KeptExecutions:
     def get(self, execution_id: str) -> Execution | None:
         return self._kept.get(execution_id)
 
+    def by_request(self, request_id: str) -> Execution | None:
+        """The execution that the HTTP request with this id has submitted."""
+        return next((execution for execution in self if execution.request_id == request_id), None)
+
     def __iter__(self) -> Iterator[Execution]:
         return iter(list(self._kept.values()))
 

@@ -21,7 +21,6 @@ from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.completions import Completions
 from kernelmcp.mcp_server.file_resources import FileResources
-from kernelmcp.mcp_server.fleet_calls import FleetCalls
 from kernelmcp.mcp_server.notifications import Notifications
 from kernelmcp.mcp_server.resources import Resources, ResourceServer
 from kernelmcp.mcp_server.results.structured import Structured
@@ -29,6 +28,7 @@ from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.told import Told
 from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
+from kernelmcp.mcp_server.tools.fleet_calls import FleetCalls
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.mcp_server.tools.session_tools import SessionTools
 from kernelmcp.mcp_server.views.apps import Views

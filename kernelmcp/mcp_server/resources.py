@@ -27,13 +27,13 @@ from kernelmcp.executions.tool_calls import ToolCalls
 from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.descriptions import describe, describe_all
 from kernelmcp.mcp_server.file_resources import FileResources
-from kernelmcp.mcp_server.fleet_calls import FleetCalls
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
 from kernelmcp.mcp_server.progress import wait_for_news
 from kernelmcp.mcp_server.results.execution_result import error_result
 from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.mcp_server.told import Told
+from kernelmcp.mcp_server.tools.fleet_calls import FleetCalls
 from kernelmcp.mcp_server.views import pages
 from kernelmcp.mcp_server.views.apps import Views
 from kernelmcp.pictures import headers

@@ -155,7 +155,7 @@ class Session:
         request_id: str | None = None,
     ) -> Execution:
         """Queue an execution; it runs whether or not anybody waits for it. `call` is made after it. `request_id`: of
-        the HTTP request, for `repeated`.
+        the HTTP request, if a load balancer may repeat it.
 
         Its time limit is at most `longest_seconds` or, without that, the policy's. Raises `SessionNotFound` and, unless
         it `is_queued_anyway`, `ResourceLimitExceeded`.
@@ -181,14 +181,6 @@ class Session:
         self.touch()
         self.queue.add(execution)
         return execution
-
-    def repeated(self, request_id: str, code: str) -> str | None:
-        """The execution that an earlier attempt of this HTTP request began, here or in another server; None if there
-        is none."""
-        for execution in self.executions:
-            if execution.request_id == request_id:
-                return execution.id if execution.code == code else None
-        return self.log.requests.get(request_id)
 
     def touch(self) -> None:
         self.last_used = time.monotonic()

@@ -11,7 +11,6 @@ import anyio
 import pytest
 from mcp import Client
 
-from ..starting import DEADLINE
 from .http_support import HttpServer, error_code, run, serving
 from .support import wait_until
 

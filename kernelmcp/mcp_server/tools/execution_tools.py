@@ -186,10 +186,12 @@ class ExecutionTools:
     async def _repeated(self, caller: Caller, session: Session, cell: str) -> Execution | None:
         """The execution that this HTTP request has begun already, if a load balancer repeats it: perhaps at a server
         that has ended since."""
-        if caller.request_id is None or (found := session.repeated(caller.request_id, cell)) is None:
+        if caller.request_id is None:
             return None
-        execution = await self._registry.execution(caller, found)
-        return execution if execution.code == cell else None
+        execution = session.executions.by_request(caller.request_id)
+        if execution is None and (found := session.log.requests.get(caller.request_id)) is not None:
+            execution = await self._registry.execution(caller, found)
+        return execution if execution is not None and execution.code == cell else None
 
     async def _answer(
         self, execution: Execution, seconds: float, ctx: Ctx, since: Cursor | None = None

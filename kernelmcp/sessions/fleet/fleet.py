@@ -158,7 +158,9 @@ class Fleet:
 
     async def _take_over(self, directory: Path, owner: str) -> None:
         log.warning("a server shows no life; taking over a session of it", session=directory.name, slot=owner)
-        work = partial(take_over, self._home, directory, lambda: self._beats.is_dead(owner))
+        work = partial(
+            take_over, self._home, directory, lambda: _owner(directory) == owner and self._beats.is_dead(owner)
+        )
         taken = await anyio.to_thread.run_sync(work)
         log.info("took over a session" if taken else "another server was faster", session=directory.name)
 

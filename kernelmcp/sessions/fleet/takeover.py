@@ -23,16 +23,16 @@ OMITTED = frozenset({LOCK_FILE, epochs.EPOCHS, OUTPUTS})
 NO_LIMIT = Quota(2**62, 2**31)
 
 
-def take_over(home: Home, directory: Path, is_dead: Callable[[], bool]) -> bool:
-    """Make the next epoch of a session whose owner `is_dead`. False if the owner lives, or another server was faster.
-    Raises OSError, `ServerError`."""
+def take_over(home: Home, directory: Path, is_left: Callable[[], bool]) -> bool:
+    """Make the next epoch of a session that `is_left`: its owner has its lock and shows no life. False if that is not
+    so, or if another server was faster. Raises OSError, `ServerError`."""
     draft = epochs.draft_epoch(directory)
     sandbox = None
     taken = False
     try:
-        # Asked again: an owner that showed life before there was a draft goes on, and one that does so later revokes
-        # the draft.
-        if not is_dead():
+        # Asked when there is a draft: an owner that showed life before goes on, as does a new one, and whoever does so
+        # later revokes the draft.
+        if not is_left():
             return False
         epochs.copy_place(epochs.place_of(directory), draft, LOG, OMITTED)
         if (record := read_record(draft)) is None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.models import Flavor
 from kernelmcp.errors import SessionDamaged, StorageFailed
-from kernelmcp.files.epochs import place_of
+from kernelmcp.files.epochs import place_of, session_directory
 from kernelmcp.files.home import RECORD_FILES, SANDBOX_NAME
 from kernelmcp.sessions.caller import Origin
 from kernelmcp.sessions.installed_packages import Package
@@ -176,7 +176,11 @@ def read_record(directory: Path) -> Record | None:
 
     Raises `SessionDamaged`, and `StorageFailed` if it cannot be read at the moment.
     """
-    damaged, place = False, _place_of(directory)
+    damaged = False
+    try:
+        place = place_of(directory)
+    except OSError as exc:
+        raise _not_now(directory, exc) from exc
     for name in RECORD_FILES:
         try:
             if (text := _read(place / name)) is not None:
@@ -193,15 +197,12 @@ def read_record(directory: Path) -> Record | None:
     return None
 
 
-def _place_of(directory: Path) -> Path:
-    try:
-        return place_of(directory)
-    except OSError as exc:
-        raise StorageFailed(
-            f"the directory of session {directory.name!r} cannot be read: {exc.strerror}",
-            "Try again in a moment. The operator should check its permissions and its disk.",
-            session_id=directory.name,
-        ) from exc
+def _not_now(directory: Path, error: OSError) -> StorageFailed:
+    return StorageFailed(
+        f"the record of session {directory.name!r} cannot be read now: {error.strerror}",
+        "Try again in a moment. The operator should check its limits (ulimit -n) and its disk.",
+        session_id=directory.name,
+    )
 
 
 def _read(file: Path) -> bytes | None:
@@ -212,9 +213,5 @@ def _read(file: Path) -> bytes | None:
         return None
     except OSError as exc:
         if exc.errno in _NOT_NOW:
-            raise StorageFailed(
-                f"the record of session {file.parent.name!r} cannot be read now: {exc.strerror}",
-                "Try again in a moment. The operator should check its limits (ulimit -n) and its disk.",
-                session_id=file.parent.name,
-            ) from exc
+            raise _not_now(session_directory(file.parent), exc) from exc
         return b""

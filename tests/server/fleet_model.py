@@ -1,0 +1,183 @@
+"""Servers that share a session, as a model: their steps in any order, with pauses and deaths, on real files.
+
+What a model server does is what `Fleet`, `Registry` and `takeover` do, in the same order and with the same functions
+(`Beats`, `epochs`); between two steps any other server may go on, and time passes. It runs cells that append a line to
+the session's log. A line is confirmed when its server has answered the call.
+"""
+
+import random
+from collections.abc import Generator
+from pathlib import Path
+
+from kernelmcp.files import epochs
+from kernelmcp.sessions.fleet.beats import BEAT_SECONDS, SURE_SECONDS, Beats
+
+LOG = "notebook.jsonl"
+Steps = Generator[None]
+
+
+class World:
+    """The time, the disk and the locks."""
+
+    def __init__(self, folder: Path, seed: int, servers: int = 3) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.session = folder / "session"
+        self.session.mkdir(parents=True)
+        self.beats = folder / "servers"
+        self.beats.mkdir()
+        (self.session / LOG).write_text("")
+        self.locks: dict[Path, Server] = {}
+        self.confirmed: list[str] = []
+        self.servers = [Server(self, f"s{number}") for number in range(servers)]
+        self.takeovers = 0
+
+    def lines(self) -> list[str]:
+        """The log as everybody reads it."""
+        return (epochs.place_of(self.session) / LOG).read_text().splitlines()
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.now += self.random.choice((0.0, 0.02, 0.1, 0.3))
+            server = self.random.choice(self.servers)
+            if server.paused_until > self.now:
+                continue
+            match self.random.random():
+                case chance if chance < 0.008:
+                    server.paused_until = self.now + self.random.uniform(2, 25)
+                case chance if chance < 0.01:
+                    server.die()
+                case _:
+                    server.step()
+            self.check()
+
+    def check(self) -> None:
+        lines = self.lines()
+        assert len(set(lines)) == len(lines), "a line twice"
+        assert set(self.confirmed) <= set(lines), "a confirmed line is lost"
+
+
+class Server:
+    """One server. It dies and is started again, with the same slot."""
+
+    def __init__(self, world: World, slot: str) -> None:
+        self.world = world
+        self.slot = slot
+        self.lives = 0
+        self.written = 0
+        self.paused_until = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self.lives += 1
+        self.beats = Beats(self.world.beats, self.slot, f"{self.slot}-{self.lives}", lambda: self.world.now)
+        self.sure_at = -SURE_SECONDS - 1
+        self.beaten = -BEAT_SECONDS
+        self.place: Path | None = None
+        self.work: list[Steps] = []
+        """What it does at the same time."""
+
+    def die(self) -> None:
+        """Its locks are free, and what it was doing stays as it is."""
+        for place, owner in list(self.world.locks.items()):
+            if owner is self:
+                del self.world.locks[place]
+        self._start()
+
+    def step(self) -> None:
+        if self.world.now - self.beaten >= BEAT_SECONDS and not any(one.__name__ == "beat" for one in self.work):
+            self.beaten = self.world.now
+            self.work.append(self.beat())
+        if len(self.work) < 3 and not any(one.__name__ == "call" for one in self.work):
+            self.work.append(self.call())
+        one = self.world.random.choice(self.work)
+        try:
+            next(one)
+        except StopIteration:
+            self.work.remove(one)
+
+    @property
+    def is_sure(self) -> bool:
+        return self.world.now - self.sure_at <= SURE_SECONDS
+
+    def beat(self) -> Steps:
+        """`Fleet._beat`, and what `Fleet.run` does then."""
+        yield from self.renew()
+        yield
+        self.beats.look()
+
+    def renew(self) -> Steps:
+        was_sure = self.is_sure
+        began = self.beats.beat()
+        yield
+        if not was_sure and self.place is not None:
+            place = self.place
+            epochs.revoke(self.world.session)
+            yield
+            if epochs.place_of(self.world.session) != place:
+                self.leave(place)
+        self.sure_at = began
+
+    def leave(self, place: Path) -> None:
+        if self.world.locks.get(place) is self:
+            del self.world.locks[place]
+        self.place = None
+
+    def confirm(self) -> Steps:
+        while not self.is_sure:
+            yield from self.renew()
+            yield
+
+    def call(self) -> Steps:
+        """`FleetCalls.call` around a cell."""
+        yield from self.confirm()
+        if self.place is None:
+            yield from self.bring()
+        if (place := self.place) is None:
+            return
+        yield  # the cell runs
+        self.written += 1
+        line = f"{self.slot}-{self.lives}-{self.written}"
+        with (place / LOG).open("a") as stream:
+            stream.write(f"{line}\n")
+        yield
+        yield from self.confirm()
+        if self.place == place:
+            self.world.confirmed.append(line)
+        if self.world.random.random() < 0.2 and self.place == place:
+            self.leave(place)  # idle: another one may have it
+
+    def bring(self) -> Steps:
+        """`Fleet.bring`, and `Registry._open`."""
+        place = epochs.place_of(self.world.session)
+        owner = self.world.locks.get(place)
+        yield
+        if owner is not None:
+            if owner is not self and self.beats.is_dead(owner.slot):
+                yield from self.take_over(owner)
+            return
+        if place in self.world.locks:
+            return
+        self.world.locks[place] = self
+        yield
+        epochs.revoke(self.world.session)
+        yield
+        if epochs.place_of(self.world.session) != place:
+            self.leave(place)
+            return
+        self.place = place
+
+    def take_over(self, owner: "Server") -> Steps:
+        yield
+        draft = epochs.draft_epoch(self.world.session)
+        yield
+        place = epochs.place_of(self.world.session)
+        if self.world.locks.get(place) is not owner or not self.beats.is_dead(owner.slot):
+            epochs.delete_tree(draft)
+            return
+        yield
+        if not draft.is_dir():  # revoked
+            return
+        epochs.copy_place(epochs.place_of(self.world.session), draft, LOG, frozenset({epochs.EPOCHS}))
+        yield
+        self.world.takeovers += epochs.publish(draft)
