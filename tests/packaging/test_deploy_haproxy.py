@@ -75,7 +75,7 @@ class FakeServer:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, format: str, *args: Any) -> None:
+            def log_message(self, *args: Any) -> None:
                 pass
 
         self._http = QuietServer(("127.0.0.1", 0), Handler)
