@@ -6,15 +6,20 @@ import http.client
 import re
 import shutil
 import socket
+import socketserver
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ..server.support import wait_until
 
 HAPROXY = shutil.which("haproxy", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
 CONFIGURATION = Path(__file__).resolve().parents[2] / "deploy" / "haproxy.cfg"
@@ -107,18 +112,15 @@ class Fleet:
         return [(slot, headers) for slot, server in self.servers.items() for headers in server.seen]
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
+@contextmanager
+def running(text: str, servers: dict[str, FakeServer], folder: Path) -> Iterator[Fleet]:
+    """HAProxy with this configuration. It inherits a socket that listens already, so that nobody has to wait for it."""
     assert HAPROXY is not None
-    servers = {slot: FakeServer(slot) for slot in SLOTS}
-    text = CONFIGURATION.read_text()
-    for number, slot in enumerate(SLOTS, start=1):
-        text = text.replace(f"server {slot} 10.0.0.{number}:8000", f"server {slot} 127.0.0.1:{servers[slot].port}")
-    # HAProxy inherits a socket that listens already, so that nobody has to wait for it.
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-    file = tmp_path / "haproxy.cfg"
+    file = folder / "haproxy.cfg"
     file.write_text(text.replace("bind :8080", f"bind fd@{listener.fileno()}"))
-    process = subprocess.Popen([HAPROXY, "-db", "-f", file], pass_fds=[listener.fileno()])
+    environment = {"NAMESPACE": "test"}
+    process = subprocess.Popen([HAPROXY, "-db", "-f", file], pass_fds=[listener.fileno()], env=environment)
     port = listener.getsockname()[1]
     listener.close()
     try:
@@ -129,6 +131,50 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         for server in servers.values():
             server.go_on.set()
             server.stop()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    servers = {slot: FakeServer(slot) for slot in SLOTS}
+    text = CONFIGURATION.read_text()
+    for number, slot in enumerate(SLOTS, start=1):
+        text = text.replace(f"server {slot} 10.0.0.{number}:8000", f"server {slot} 127.0.0.1:{servers[slot].port}")
+    with running(text, servers, tmp_path) as found:
+        yield found
+
+
+class Names(socketserver.BaseRequestHandler):
+    """A name server that knows the pods 0 and 2, as a cluster's does while there are no others."""
+
+    def handle(self) -> None:
+        query, reply_to = self.request
+        labels: list[str] = []
+        at = 12
+        while query[at]:
+            labels.append(query[at + 1 : at + 1 + query[at]].decode().lower())
+            at += 1 + query[at]
+        question = query[12 : at + 5]
+        name, [kind] = ".".join(labels), struct.unpack("!H", query[at + 1 : at + 3])
+        exists = name in {f"kernelmcp-{number}.kernelmcp-pods.test.svc.cluster.local" for number in (0, 2)}
+        address = b"\xc0\x0c" + struct.pack("!HHIH4B", 1, 1, 5, 4, 127, 0, 0, 1) if exists and kind == 1 else b""
+        flags = 0x8580 if exists else 0x8583  # an authoritative answer, or no such name
+        head = query[:2] + struct.pack("!HHHHH", flags, 1, 1 if address else 0, 0, 0)
+        reply_to.sendto(head + question + address, self.client_address)
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Fleet]:
+    """Two pods behind the balancer of deploy/kubernetes, which looks up their addresses."""
+    servers = {slot: FakeServer(slot) for slot in ("kernelmcp-0", "kernelmcp-2")}
+    text = (CONFIGURATION.parent / "kubernetes" / "haproxy.cfg").read_text()
+    for slot, server in servers.items():
+        text = re.sub(rf"(server {slot} .*):8000", rf"\1:{server.port}", text)
+    with socketserver.UDPServer(("127.0.0.1", 0), Names) as names:
+        threading.Thread(target=names.serve_forever, args=[0.02], daemon=True).start()
+        text = text.replace("parse-resolv-conf", f"nameserver test 127.0.0.1:{names.server_address[1]}")
+        with running(text, servers, tmp_path) as found:
+            yield found
+        names.shutdown()
 
 
 def test_haproxy_takes_the_file() -> None:
@@ -206,6 +252,14 @@ def test_events_are_not_held_back(fleet: Fleet) -> None:
         server.go_on.set()
     assert answer.read() == b"\ndata: 2\n\n"
     connection.close()
+
+
+def test_the_balancer_of_the_pods_looks_them_up(pods: Fleet) -> None:
+    for slot in pods.servers:
+        assert wait_until(lambda slot=slot: pods.post(mcp_param_session=f"{slot}.4f00") == (200, slot))
+    # A pod that went: its sessions are taken over by one that is there.
+    status, slot = pods.post(mcp_param_session="kernelmcp-1.4f00")
+    assert (status, slot in pods.servers) == (200, True)
 
 
 def _lowered(headers: Any) -> dict[str, str]:
