@@ -4,9 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp.files import epochs
-from kernelmcp.sessions.fleet.beats import BEAT_SECONDS, DEAD_SECONDS, LOOK_SECONDS, Beats
-
 from .fleet_model import World
 
 SCHEDULES, STEPS = 150, 600
