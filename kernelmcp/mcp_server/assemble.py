@@ -83,7 +83,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)
         offered = OfferedTools(settings, home, registry, tasks)
-        callers, client_log = Callers(DefaultSession(settings, registry, _folder())), ClientLog()
+        callers, client_log = Callers(DefaultSession(settings, registry, _folder()), home.secret), ClientLog()
         runtimes, views = Runtimes(settings), Views(settings)
         tools = [
             *ExecutionTools(settings, registry, callers, runtimes, client_log, views).all(),

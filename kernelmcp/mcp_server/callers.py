@@ -6,7 +6,6 @@ token is checked.
 """
 
 import hmac
-import secrets
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -34,11 +33,12 @@ REFUSED_KEY = "kernelmcp.refused"
 
 
 class Callers:
-    """The callers of one server process."""
+    """The callers of one server process. `secret`: a connection has the same own session at servers that have the same
+    one."""
 
-    def __init__(self, default_session: DefaultSession) -> None:
+    def __init__(self, default_session: DefaultSession, secret: bytes) -> None:
         self._default = default_session
-        self._secret = secrets.token_bytes(32)
+        self._secret = secret
 
     def __call__(self, context: Ctx) -> Caller:
         request = context.request_context.request
