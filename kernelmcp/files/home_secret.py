@@ -4,6 +4,7 @@ What servers derive from it is the same at each of them, such as the name of a c
 what it is used for.
 """
 
+import errno
 import os
 import secrets
 from contextlib import suppress
@@ -27,9 +28,10 @@ def home_secret(root: Path) -> bytes:
             _create(file)
         found = read_small(file, SECRET_BYTES, follow=False)
     except OSError as exc:
-        raise _unusable(file, exc.strerror or str(exc)) from exc
+        reason = "is a symbolic link" if exc.errno == errno.ELOOP else exc.strerror or str(exc)
+        raise _unusable(file, reason) from exc
     if len(found) != SECRET_BYTES:
-        raise _unusable(file, f"it has {len(found):,} bytes instead of {SECRET_BYTES}")
+        raise _unusable(file, f"has {len(found):,} bytes instead of {SECRET_BYTES}")
     return found
 
 
@@ -50,6 +52,6 @@ def _create(file: Path) -> None:
 
 def _unusable(file: Path, reason: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{file} is not usable as the secret of the servers that share this home: {reason}",
+        f"{file}, the secret of the servers that share this home, is not usable: {reason}",
         "Stop these servers, delete that file, and start them again: open MCP connections then get new sessions.",
     )
