@@ -31,9 +31,10 @@ def stamp_of(file: Path) -> Stamp:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES) -> bytes:
-    """Read a small file. Raises OSError, also for a pipe or a device, which could block a reader for ever."""
-    fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES, *, follow: bool = True) -> bytes:
+    """Read a small file. `follow`: it may be a link. Raises OSError, also for a pipe or a device, which could block a
+    reader for ever."""
+    fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:  # `fdopen` rejects a directory but does not close it
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(file))

@@ -206,8 +206,9 @@ class Server:
 
     @contextmanager
     def _open_home(self) -> Iterator[Home]:
-        settings = self.settings
-        with open_home(settings.home, settings.config.server.runtime, guest_uid=settings.policy.guest_uid) as home:
+        settings, section = self.settings, self.settings.config.server
+        guest_uid, is_shared = settings.policy.guest_uid, section.slot is not None
+        with open_home(settings.home, section.runtime, guest_uid=guest_uid, is_shared=is_shared) as home:
             self._home = home
             yield home
 

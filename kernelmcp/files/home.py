@@ -3,6 +3,8 @@
     home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/
     home/trash/<session>/        the same for a long-unused session (sessions/storage/old_sessions.py)
     home/skills/<principal>/     skills that a person has promoted (upstreams/skills.py)
+    home/connections/            MCP connections that another server may continue (http/agreed_connections.py)
+    home/secret                  the secret of the servers that share the home (home_secret.py)
     home/version                 the format of the home: a program that knows only earlier ones does not touch it
     home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4); beside it <random>-offered/
     home/servers/                of servers that share the home (sessions/fleet/)
@@ -30,6 +32,7 @@ from typing import Any, cast
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, ServerError, SessionDamaged, StorageFailed
 from kernelmcp.files.epochs import place_of
+from kernelmcp.files.home_secret import SECRET_BYTES, home_secret
 from kernelmcp.files.safe_open import delete_for_good, delete_tree, empty_tree
 from kernelmcp.files.tree_copy import FILES, Copied, copy_tree, save_checkpoint
 from kernelmcp.files.workspace import Quota
@@ -49,6 +52,8 @@ LOCK_FILE = "lock"
 # The name of a server among several with one home (`server.slot`).
 MAX_SLOT_BYTES = 24
 SLOT = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
+# The directory of connections that another server may continue.
+CONNECTIONS = "connections"
 
 
 class SandboxDirectory:
@@ -172,11 +177,14 @@ class Lock:
 class Home:
     """The directories of one server process."""
 
-    def __init__(self, root: Path, runtime: Path, guest_uid: int | None = None) -> None:
+    def __init__(
+        self, root: Path, runtime: Path, guest_uid: int | None = None, shared_secret: bytes | None = None
+    ) -> None:
         self._guest_uid = guest_uid
         self.root = root
+        self.secret = shared_secret or secrets.token_bytes(SECRET_BYTES)
+        """Of all servers that share this home, or of this process if it is the only one."""
         self.runtime = runtime
-        self.secret = secrets.token_bytes(32)
         self.sessions = root / "sessions"
         self.trash = root / "trash"
         self.sandboxes = root / "sandboxes"
@@ -295,11 +303,13 @@ def private_directory(path: Path, mode: int = 0o700) -> None:
 
 
 @contextmanager
-def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | None = None) -> Iterator[Home]:
+def open_home(
+    root: Path, runtime_root: Path | None = None, *, guest_uid: int | None = None, is_shared: bool = False
+) -> Iterator[Home]:
     """Create the directories, take the process's lock, and delete the runtime directories of ended servers.
 
     `guest_uid`: if we are root, guests are another user, who must be able to traverse to a sandbox directory, and may
-    list nothing on the way.
+    list nothing on the way. `is_shared`: other servers use the home too, and continue each other's connections.
     """
     if os.geteuid() != 0:
         guest_uid = None
@@ -307,9 +317,10 @@ def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | 
     _check_format(root)
     for directory in (root, root / "sandboxes"):
         private_directory(directory, 0o700 if guest_uid is None else 0o711)
-    for directory in (root / "sessions", runtime_root):
+    for directory in (root / "sessions", runtime_root, *([root / CONNECTIONS] if is_shared else [])):
         private_directory(directory)
     _note_format(root)
+    shared_secret = home_secret(root) if is_shared else None
     runtime = runtime_root / secrets.token_hex(4)
     if len(os.fsencode(runtime)) > MAX_RUNTIME_PATH_BYTES:
         raise ConfigurationError(
@@ -317,7 +328,7 @@ def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | 
             "Set server.runtime to a shorter path (KERNELMCP_SERVER__RUNTIME).",
         )
     runtime.mkdir(mode=0o700)
-    home = Home(root, runtime, guest_uid)
+    home = Home(root, runtime, guest_uid, shared_secret)
     with ExitStack() as stack:
         stack.callback(home.delete_runtime)
         for file in (runtime / LOCK_FILE, home.owner_lock):

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import anyio
 from mcp.server.auth.routes import create_protected_resource_routes
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import AnyHttpUrl
@@ -19,7 +20,10 @@ from starlette.routing import BaseRoute, Mount, Route, request_response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kernelmcp.config.settings import Settings
+from kernelmcp.files.home import CONNECTIONS
 from kernelmcp.http.access_log import AccessMiddleware
+from kernelmcp.http.adopted_connections import AdoptedConnections
+from kernelmcp.http.agreed_connections import AgreedConnections
 from kernelmcp.http.guard import Gate, Guard
 from kernelmcp.http.host_and_origin import HostMiddleware
 from kernelmcp.http.mcp_connections import Connections
@@ -79,8 +83,12 @@ class Web:
         self.metrics.watch(app.registry, app.pool)
         app.offered.when_open(self.metrics.watch_code_mode)
         app.server.middleware.append(self.metrics.count_call)
-        async with manager.run():
-            self._connections = Connections(manager, self.throttle, limit, app.registry, app.callers)
+        async with manager.run(), anyio.create_task_group() as tasks:
+            adopted = None
+            if config.server.slot is not None:
+                adopted = AdoptedConnections(manager, AgreedConnections(self.settings.home / CONNECTIONS))
+                tasks.start_soon(adopted.sweep)
+            self._connections = Connections(manager, self.throttle, limit, app.registry, app.callers, adopted)
             self._app, self.draining = app, False
             self._sse = Sse(app.lowlevel, self.throttle, limit)
             try:
@@ -88,6 +96,7 @@ class Web:
             finally:
                 self.throttle.close_streams()
                 self._app = self._connections = self._sse = None
+                tasks.cancel_scope.cancel()
 
     @property
     def _is_open(self) -> bool:

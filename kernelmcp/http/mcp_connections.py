@@ -6,7 +6,7 @@ transport closes the streams of pending calls, so the calls are ended first.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kernelmcp.errors import RateLimited
+from kernelmcp.http.adopted_connections import AdoptedConnections
 from kernelmcp.http.first_steps import explaining
 from kernelmcp.http.guard import CANCEL, replaying, share_of
 from kernelmcp.http.rate_limits import BUSY_RETRY_SECONDS, LEAST_PLACES, Throttle
@@ -56,7 +57,8 @@ class _Connection:
 
 
 class Connections:
-    """An ASGI app around mcp's. `max_bytes` limits a request's body."""
+    """An ASGI app around mcp's. `max_bytes` limits a request's body; `adopted` is None if no other server shares the
+    home."""
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class Connections:
         max_bytes: int,
         registry: Registry,
         callers: Callers,
+        adopted: AdoptedConnections | None = None,
     ) -> None:
         self._app = manager.handle_request
         self._manager = manager
@@ -72,6 +75,7 @@ class Connections:
         self._max_bytes = max_bytes
         self._registry = registry
         self._callers = callers
+        self._adopted = adopted
         self._connections: dict[tuple[str, str], _Connection] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,8 +89,11 @@ class Connections:
                 if found is not None:
                     await self._post(connection, *found, scope, receive, send)
         elif scope["method"] == "DELETE" and connection:
+            await self._adopt(connection, scope)
             await self._delete((principal_of(scope), connection), scope, receive, send)
         else:
+            if scope["method"] == "GET" and connection:
+                await self._adopt(connection, scope)
             await self._app(scope, receive, send if connection else explaining(send))
 
     async def _post(
@@ -100,8 +107,11 @@ class Connections:
             if connection is None:
                 if method == "initialize":
                     self._check_room(principal_of(scope))
+                    if self._adopted is not None:
+                        send = self._adopted.keeping(scope, head.opening, send)
                 await self._app(scope, replay, explaining(send))
                 return
+            await self._adopt(connection, scope)
             key = (principal_of(scope), connection)
             # A notification has no id, but counts as pending: mcp handles it after it has answered.
             call: object = object() if raw_id is None else str(raw_id)
@@ -119,6 +129,10 @@ class Connections:
                     finally:
                         scope[GONE_KEY].set()
                         await self._let_go(connection, method, raw_id)
+
+    async def _adopt(self, connection: str, scope: Scope) -> None:
+        if self._adopted is not None:
+            await self._adopted.adopt(connection, scope, self._check_room)
 
     async def _let_go(self, connection: str, method: str | None, request_id: str | int | None) -> None:
         """Drop the answer: the client has received it, or has gone. mcp keeps an unclaimed answer, and a connection's
@@ -176,6 +190,8 @@ class Connections:
             with anyio.move_on_after(ANSWER_SECONDS):
                 if connection.calls:
                     await connection.empty.wait()
+            if self._adopted is not None:
+                await self._adopted.forget(key[1], key[0])  # first: no later request finds the record
             await self._app(scope, receive, send)
             if (session := self._own_session(*key)) is not None and not session.life.is_ending:
                 await session.stop()
@@ -238,6 +254,8 @@ class Head:
     method: str | None = None
     id: str | int | None = None
     """None for a notification."""
+    opening: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The parameters of an `initialize`."""
     cancels: str | int | None = None
     """The request that a cancellation refers to."""
     may_wait: bool = False
@@ -252,7 +270,8 @@ def _head_of(body: bytes) -> Head:
     if not isinstance(method := message.get("method"), str):
         return Head()
     params = as_dict(message.get("params"))
-    return Head(method, _id(message.get("id")), _id(params.get("requestId")), may_wait(params.get("uri")))
+    opening = params if method == "initialize" else {}
+    return Head(method, _id(message.get("id")), opening, _id(params.get("requestId")), may_wait(params.get("uri")))
 
 
 def _id(value: Any) -> str | int | None:

@@ -86,8 +86,8 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         registry = Registry(settings, home, pool, tasks)
         offered = OfferedTools(settings, home, registry, tasks)
         has_balancer = over_http and registry.fleet is not None
-        callers = Callers(DefaultSession(settings, registry, _folder()), has_balancer=has_balancer)
-        client_log = ClientLog()
+        default_session = DefaultSession(settings, registry, _folder())
+        callers, client_log = Callers(default_session, home.secret, has_balancer=has_balancer), ClientLog()
         runtimes, views = Runtimes(settings), Views(settings)
         tools = [
             *ExecutionTools(settings, registry, callers, runtimes, client_log, views).all(),

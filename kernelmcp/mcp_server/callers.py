@@ -7,7 +7,6 @@ token is checked.
 
 import hmac
 import re
-import secrets
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -38,14 +37,15 @@ REFUSED_KEY = "kernelmcp.refused"
 
 
 class Callers:
-    """The callers of one server process."""
+    """The callers of one server process. `secret`: a connection has the same own session at servers that have the same
+    one."""
 
-    def __init__(self, default_session: DefaultSession, *, has_balancer: bool = False) -> None:
+    def __init__(self, default_session: DefaultSession, secret: bytes, *, has_balancer: bool = False) -> None:
         """`has_balancer`: requests come from a load balancer, which gives each an id, and keeps it when it repeats
         one."""
         self._default = default_session
         self._has_balancer = has_balancer
-        self._secret = secrets.token_bytes(32)
+        self._secret = secret
 
     def __call__(self, context: Ctx) -> Caller:
         request = context.request_context.request

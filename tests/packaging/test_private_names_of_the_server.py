@@ -89,6 +89,12 @@ NAMES: dict[str, list[tuple[str, type, str]]] = {
         ("mcp", StreamableHTTPServerTransport, "close_sse_stream"),
         ("mcp", StreamableHTTPServerTransport, "_read_stream_writer"),
     ],
+    "kernelmcp/http/adopted_connections.py": [
+        *(
+            ("mcp", StreamableHTTPSessionManager, name)
+            for name in ("_server_instances", "_session_owners", "_serve_opening_request", "_discard_session")
+        ),
+    ],
     "kernelmcp/http/http_listener.py": [
         ("uvicorn", UvicornServer, "capture_signals"),
         *(
