@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 from mcp.server.auth.routes import create_protected_resource_routes
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.inbound import MCP_PARAM_HEADER_PREFIX
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -32,6 +33,7 @@ from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.http.sse import Sse
 from kernelmcp.http.tokens import Authenticator
 from kernelmcp.mcp_server.assemble import App
+from kernelmcp.mcp_server.tools.contract_tool import HEADERS
 from kernelmcp.version import __version__
 
 BYTES_PER_MB = 1024 * 1024
@@ -42,6 +44,7 @@ CORS_HEADERS = [
     "Last-Event-ID",
     "Mcp-Method",
     "Mcp-Name",
+    *(f"{MCP_PARAM_HEADER_PREFIX}{header}" for header in HEADERS.values()),
     "Mcp-Protocol-Version",
     "Mcp-Session-Id",
 ]

@@ -13,6 +13,8 @@ from typing import Any
 
 import anyio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.inbound import MCP_PARAM_HEADER_PREFIX as PARAM_PREFIX
+from mcp.shared.inbound import encode_header_value
 from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, JSONRPCNotification, JSONRPCRequest
 from starlette.datastructures import Headers, MutableHeaders
@@ -25,6 +27,7 @@ from kernelmcp.http.first_steps import explaining
 from kernelmcp.http.guard import CANCEL, replaying, share_of
 from kernelmcp.http.rate_limits import BUSY_RETRY_SECONDS, LEAST_PLACES, Throttle
 from kernelmcp.mcp_server.callers import ANONYMOUS, CLOSING_KEY, GONE_KEY, Callers, principal_of
+from kernelmcp.mcp_server.tools.contract_tool import HEADERS
 from kernelmcp.mcp_server.views.pages import may_wait
 from kernelmcp.output.sanitize import as_dict
 from kernelmcp.sessions.registry import Registry
@@ -105,6 +108,7 @@ class Connections:
             if is_large and not await _entered(held, self._throttle.read(share_of(scope)), receive):
                 return
             if connection is None:
+                _complete(scope, head.mirrored)
                 if method == "initialize":
                     self._check_room(principal_of(scope))
                     if self._adopted is not None:
@@ -258,6 +262,8 @@ class Head:
     """The parameters of an `initialize`."""
     cancels: str | int | None = None
     """The request that a cancellation refers to."""
+    mirrored: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Arguments of a tool that have a header, by its name."""
     may_wait: bool = False
     """It reads a page of a view, whose size is bounded, and whose answer may be held until there are outputs."""
 
@@ -270,8 +276,28 @@ def _head_of(body: bytes) -> Head:
     if not isinstance(method := message.get("method"), str):
         return Head()
     params = as_dict(message.get("params"))
-    opening = params if method == "initialize" else {}
-    return Head(method, _id(message.get("id")), opening, _id(params.get("requestId")), may_wait(params.get("uri")))
+    return Head(
+        method,
+        _id(message.get("id")),
+        opening=params if method == "initialize" else {},
+        mirrored=_mirrored(params) if method == "tools/call" else {},
+        cancels=_id(params.get("requestId")),
+        may_wait=may_wait(params.get("uri")),
+    )
+
+
+def _mirrored(params: dict[str, Any]) -> dict[str, str]:
+    given = as_dict(params.get("arguments"))
+    return {f"{PARAM_PREFIX}{HEADERS[name]}": text for name in HEADERS if isinstance(text := given.get(name), str)}
+
+
+def _complete(scope: Scope, mirrored: Mapping[str, str]) -> None:
+    """Add the headers that repeat arguments, where the client has sent none: for us they only help a load balancer,
+    and a program that has not read the list of tools cannot know them. mcp refuses one that differs."""
+    headers = MutableHeaders(scope=scope)
+    for name, text in mirrored.items():
+        with suppress(UnicodeEncodeError):  # a lone surrogate, which is refused anyway
+            headers.setdefault(name, encode_header_value(text))
 
 
 def _id(value: Any) -> str | int | None:

@@ -2,15 +2,18 @@
 
 import json
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp import Client
 
+from ..starting import DEADLINE
 from .http_support import HttpServer, error_code, run, serving
 from .support import wait_until
 
@@ -170,3 +173,109 @@ def test_two_servers_with_one_slot(servers: Servers) -> None:
     servers.start("s1")
     with pytest.raises(AssertionError, match="another server with the slot 's1' uses this home"):
         servers.start("s1")
+
+
+def call(code: str, session_id: str | None = None) -> dict[str, Any]:
+    arguments = {"code": code} | ({"session_id": session_id} if session_id else {})
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"name": "execute_code", "arguments": arguments, "_meta": meta}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+
+
+def post(server: HttpServer, code: str, session_id: str | None = None, **headers: str) -> dict[str, Any]:
+    """A call of a client that knows nothing of the tools."""
+    answer = server.post(
+        call(code, session_id),
+        **{"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "execute_code"},
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    )
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        return json.loads([line for line in answer.text.splitlines() if line.startswith("data: {")][-1][6:])
+    return answer.json()
+
+
+def content(answer: dict[str, Any]) -> dict[str, Any]:
+    return answer["result"]["structuredContent"]
+
+
+def test_a_header_may_be_missing_and_must_not_differ(both: tuple[HttpServer, HttpServer]) -> None:
+    assert content(post(both[0], "x = 1", "named"))["session_id"] == "named"
+    assert content(post(both[0], "x", "named", Mcp_Param_Session="named"))["result"] == "1"
+    assert post(both[0], "x", "named", Mcp_Param_Session="other")["error"]["message"].startswith("Mcp-Param-Session")
+    assert post(both[0], "x", Mcp_Param_Session="other")["error"]["message"].startswith("Mcp-Param-Session")
+    assert "Mcp-Param-Session" in post(both[0], "x", "\ud800")["error"]["message"]  # no header can say that
+
+
+def has_begun(server: HttpServer, session_id: str) -> bool:
+    async def scenario() -> bool:
+        async with server.client() as client:
+            return await state_of(client, session_id) == "busy"
+
+    return anyio.run(scenario)
+
+
+def sent_in_vain(work: Callable[[], object]) -> threading.Thread:
+    """A request whose server ends before it answers."""
+
+    def send() -> None:
+        with pytest.raises((httpx2.HTTPError, IndexError)):
+            work()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+class TestRepeatedRequests:
+    """A load balancer repeats a request with the id that it has given to it."""
+
+    ID = "0f5f6c52-2f0e-4c0a-9f3e-6e2d0a1c7b54"
+
+    def test_the_server_that_runs_it(self, both: tuple[HttpServer, HttpServer]) -> None:
+        post(both[0], "n = 0", "again")
+        first = content(post(both[0], "n += 1\nn", "again", X_Request_ID=self.ID))
+        second = content(post(both[0], "n += 1\nn", "again", X_Request_ID=self.ID))
+        assert (first["result"], second["result"]) == ("1", "1")
+        assert first["execution_id"] == second["execution_id"]
+        assert content(post(both[0], "n += 1\nn", "again", X_Request_ID=self.ID[::-1]))["result"] == "2"
+
+    def test_another_code_is_another_call(self, both: tuple[HttpServer, HttpServer]) -> None:
+        post(both[0], "n = 0", "again", X_Request_ID=self.ID)
+        assert content(post(both[0], "n", "again", X_Request_ID=self.ID))["result"] == "0"
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+    def test_another_server(self, both: tuple[HttpServer, HttpServer], number: signal.Signals) -> None:
+        first = content(post(both[0], "open('f', 'a').write('ran ')\n1", "again", X_Request_ID=self.ID))
+        both[0].stop(number)
+        second = content(post(both[1], "open('f', 'a').write('ran ')\n1", "again", X_Request_ID=self.ID))
+        assert (second["execution_id"], second["result"]) == (first["execution_id"], "1")
+        assert content(post(both[1], "open('f').read()", "again"))["result"] == "'ran '"
+
+    def test_a_cell_that_ended_with_its_server(self, both: tuple[HttpServer, HttpServer]) -> None:
+        code = "open('f', 'a').write('ran ')\nwhile True: pass"
+        post(both[0], "1", "again")
+        sent = sent_in_vain(lambda: post(both[0], code, "again", X_Request_ID=self.ID))
+        assert wait_until(lambda: has_begun(both[0], "again"))
+        both[0].stop(signal.SIGKILL)
+        sent.join(DEADLINE)
+        found = content(post(both[1], code, "again", X_Request_ID=self.ID))
+        assert (found["status"], found["state_lost"]) == ("interrupted", True)
+        assert content(post(both[1], "open('f').read()", "again"))["result"] == "'ran '"
+
+    def test_a_session_that_had_no_name(self, both: tuple[HttpServer, HttpServer]) -> None:
+        first = content(post(both[0], "x = 1", X_Request_ID=self.ID))
+        both[0].stop()
+        second = content(post(both[1], "x = 1", X_Request_ID=self.ID))
+        assert second["session_id"] == first["session_id"]
+        assert second["execution_id"] == first["execution_id"]
+        assert first["session_id"].startswith("s1.")
+
+    def test_a_single_server_believes_no_id(self, tmp_path: Path) -> None:
+        with serving(tmp_path) as server:
+            post(server, "n = 0", "alone")
+            found = [content(post(server, "n += 1\nn", "alone", X_Request_ID=self.ID))["result"] for _ in range(2)]
+        assert found == ["1", "2"]
