@@ -245,9 +245,16 @@ class Server:
     async def _drain(self, running: "App") -> None:
         """Let running cells finish; then interrupt them. Results can be fetched until then."""
         web = self._the_web()
-        web.draining = running.registry.draining = True
+        web.draining = True
+        others_answer = running.registry.fleet is not None
+        # Behind a load balancer, calls that are here already go on: only new ones are sent elsewhere.
+        running.registry.draining = not others_answer
         began = anyio.current_time()
-        await _until(lambda: not _busy(running) or anyio.current_time() - began >= self._drain_bound(), math.inf)
+
+        def is_drained() -> bool:
+            return not _busy(running) and not (others_answer and web.throttle.active)
+
+        await _until(lambda: is_drained() or anyio.current_time() - began >= self._drain_bound(), math.inf)
         if left := _busy(running):
             log.warning("interrupting what still runs", executions=left)
             for session in running.registry.every():

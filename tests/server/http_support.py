@@ -94,7 +94,7 @@ def bearer(token: str | None) -> dict[str, str]:
 
 
 @contextmanager
-def serving(folder: Path, *arguments: str, **settings: str) -> Iterator[HttpServer]:
+def serving(folder: Path, *arguments: str, port: int = 0, **settings: str) -> Iterator[HttpServer]:
     """`serving(tmp, TRANSPORT_HTTP__AUTH_TOKEN="...")`"""
     env: Mapping[str, str] = {
         **os.environ,
@@ -108,7 +108,7 @@ def serving(folder: Path, *arguments: str, **settings: str) -> Iterator[HttpServ
         "KERNELMCP_LOGGING__FORMAT": "json",
     }
     process = start_server(
-        *("serve", "--transport", "http", "--port", "0", *arguments),
+        *("serve", "--transport", "http", "--port", str(port), *arguments),
         env={**env, **{f"KERNELMCP_{name}": value for name, value in settings.items()}},
         stdin=subprocess.DEVNULL,
         stdout=None,
