@@ -21,6 +21,8 @@ EPOCHS = "epochs"
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 # An epoch that is being made, and one that was revoked.
 _DRAFT, _REVOKED = ".next-", ".old-"
+# In a draft from its beginning: who copies into one that was revoked makes another directory of that name.
+_MARK = ".draft"
 
 
 def place_of(directory: Path) -> Path:
@@ -39,6 +41,7 @@ def draft_epoch(directory: Path) -> Path:
     (directory / EPOCHS).mkdir(mode=0o700, exist_ok=True)
     draft = directory / EPOCHS / f"{_DRAFT}{_newest(directory) + 1}-{secrets.token_hex(4)}"
     draft.mkdir(mode=0o700)
+    (draft / _MARK).touch(mode=0o600)
     return draft
 
 
@@ -46,6 +49,7 @@ def publish(draft: Path) -> bool:
     """Make it the newest epoch. False if another server was faster, or has revoked it: then it is deleted."""
     number = draft.name.removeprefix(_DRAFT).partition("-")[0]
     try:
+        (draft / _MARK).unlink()
         os.rename(draft, draft.with_name(number))  # not over a directory that has entries
     except OSError:
         delete_tree(draft)
@@ -87,12 +91,14 @@ def delete_place(place: Path, last: tuple[str, ...]) -> None:
     """Delete a session's files, the `last` ones after all others, and its directory unless another server has taken the
     session over meanwhile. Raises OSError."""
     directory = session_directory(place)
+    own = 0 if place == directory else int(place.name)
     for folder in dict.fromkeys((directory, place)):
         for entry in list(folder.iterdir()):
             if entry.name != EPOCHS and (entry.name not in last or folder != place):
                 delete_for_good(entry)
+    revoke(directory)
     for name in _listed(directory):
-        if place != directory / EPOCHS / name and (not _NUMBER.fullmatch(name) or int(name) < int(place.name)):
+        if _NUMBER.fullmatch(name) and int(name) < own:
             delete_for_good(directory / EPOCHS / name)
     for name in last:
         (place / name).unlink(missing_ok=True)

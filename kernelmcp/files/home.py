@@ -441,7 +441,7 @@ def owner_of_lock(place: Path) -> str | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        slot = os.read(fd, MAX_SLOT_BYTES).decode(errors="replace")
+        slot = os.read(fd, MAX_SLOT_BYTES + 1).decode(errors="replace")
         return slot if SLOT.fullmatch(slot) else None
     finally:
         os.close(fd)

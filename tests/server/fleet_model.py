@@ -176,8 +176,6 @@ class Server:
             epochs.delete_tree(draft)
             return
         yield
-        if not draft.is_dir():  # revoked
-            return
         epochs.copy_place(epochs.place_of(self.world.session), draft, LOG, frozenset({epochs.EPOCHS}))
         yield
         self.world.takeovers += epochs.publish(draft)

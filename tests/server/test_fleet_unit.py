@@ -1,19 +1,322 @@
 """Servers that share a home, without processes: what they see of each other, and who has a session."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kernelmcp.cells import event
+from kernelmcp.cells.log import CellLog
+from kernelmcp.cells.lookup import requests
+from kernelmcp.executions.ids import MARK_CHARS, is_id, mark_in, mark_of, mint_id
+from kernelmcp.files import epochs
+from kernelmcp.files.home import LOCK_FILE, RECORD_FILES, Home, lock_session, open_home, owner_of_lock
+from kernelmcp.sessions.fleet.beats import BEAT_SECONDS, DEAD_SECONDS, LOOK_SECONDS, Beats
+from kernelmcp.sessions.fleet.takeover import take_over
+from kernelmcp.sessions.storage.record import Record, now, read_record
+from kernelmcp.sessions.storage.stored import StoredSessions
+
 from .fleet_model import World
 
-SCHEDULES, STEPS = 150, 600
+SCHEDULES, STEPS = 90, 600
 
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, 30))
 def test_no_confirmed_cell_is_lost_whatever_the_order(first: int, tmp_path: Path) -> None:
+    """`pytest -m slow` has ten times as many (test_fleet_schedules.py)."""
     takeovers = 0
     for seed in range(first, first + 30):
         world = World(tmp_path / str(seed), seed)
         world.run(STEPS)
         takeovers += world.takeovers
     assert takeovers > 0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Watching:
+    """A server that watches another one, `s1`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self.other = Beats(folder, "s1", "aaaa", self.clock)
+        self.own = Beats(folder, "s2", "bbbb", self.clock)
+
+    def go_on(self, seconds: float, *, beats: bool = False) -> None:
+        for _ in range(round(seconds / BEAT_SECONDS)):
+            self.clock.now += BEAT_SECONDS
+            if beats:
+                self.other.beat()
+            self.own.look()
+
+    @property
+    def is_dead(self) -> bool:
+        return self.own.is_dead("s1")
+
+
+@pytest.fixture
+def watching(tmp_path: Path) -> Watching:
+    return Watching(tmp_path)
+
+
+class TestBeats:
+    def test_a_server_that_beats_lives(self, watching: Watching) -> None:
+        watching.go_on(5 * DEAD_SECONDS, beats=True)
+        assert not watching.is_dead
+
+    def test_one_that_stops_is_dead_after_a_while(self, watching: Watching) -> None:
+        watching.go_on(3, beats=True)
+        watching.go_on(DEAD_SECONDS - BEAT_SECONDS)
+        assert not watching.is_dead
+        watching.go_on(BEAT_SECONDS)
+        assert watching.is_dead
+        watching.other.beat()
+        assert not watching.is_dead
+
+    def test_one_that_has_never_beaten_is_dead_as_late(self, watching: Watching) -> None:
+        assert not watching.is_dead
+        watching.go_on(DEAD_SECONDS)
+        assert watching.is_dead
+
+    def test_who_has_not_looked_knows_nothing(self, watching: Watching) -> None:
+        """It was paused itself: the other one may have beaten meanwhile, and been dead only since."""
+        watching.go_on(3, beats=True)
+        watching.clock.now += 10 * DEAD_SECONDS
+        assert not watching.is_dead
+        watching.own.look()
+        assert not watching.is_dead
+        watching.go_on(DEAD_SECONDS - BEAT_SECONDS)
+        assert not watching.is_dead
+
+    @pytest.mark.parametrize("content", [b"", b"\0" * 500, b"aaaa 99999999999999999999\n", b"\xff", b"{"])
+    def test_what_is_in_a_file_means_nothing(self, watching: Watching, content: bytes) -> None:
+        watching.go_on(3, beats=True)
+        (watching.folder / "s1.beat").write_bytes(content)
+        watching.go_on(DEAD_SECONDS)
+        assert not watching.is_dead
+        watching.go_on(BEAT_SECONDS)
+        assert watching.is_dead
+        watching.go_on(1, beats=True)
+        assert not watching.is_dead
+
+    @pytest.mark.parametrize("kind", ["link", "directory", "pipe"])
+    def test_a_file_of_another_kind_does_not_beat(self, watching: Watching, kind: str) -> None:
+        file = watching.folder / "s1.beat"
+        match kind:
+            case "link":
+                file.symlink_to("/dev/zero")
+            case "directory":
+                file.mkdir()
+            case _:
+                os.mkfifo(file)
+        watching.go_on(DEAD_SECONDS + BEAT_SECONDS)
+        assert watching.is_dead
+        if kind != "pipe":
+            with pytest.raises(OSError, match=r"symbolic|directory"):
+                watching.other.beat()
+
+    def test_clocks_do_not_matter(self, watching: Watching) -> None:
+        watching.other = Beats(watching.folder, "s1", "aaaa", lambda: -(10.0**9))
+        watching.go_on(5 * DEAD_SECONDS, beats=True)
+        assert not watching.is_dead
+        watching.go_on(DEAD_SECONDS)
+        assert watching.is_dead
+
+    def test_the_time_of_a_beat_is_the_one_before_it(self, watching: Watching) -> None:
+        times = iter([5.0, 6.0])
+        assert Beats(watching.folder, "s3", "cccc", lambda: next(times)).beat() == 6.0
+        assert LOOK_SECONDS < DEAD_SECONDS
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    directory = tmp_path / "session"
+    directory.mkdir()
+    for name in (*RECORD_FILES, "notebook.jsonl", "state", LOCK_FILE):
+        (directory / name).write_text(name)
+    return directory
+
+
+class TestEpochs:
+    def test_a_session_is_where_it_was_until_one_is_published(self, session: Path) -> None:
+        assert epochs.place_of(session) == session
+        draft = epochs.draft_epoch(session)
+        assert epochs.place_of(session) == session
+        (draft / "state").write_text("new")
+        assert epochs.publish(draft)
+        place = epochs.place_of(session)
+        assert place == session / "epochs" / "1"
+        assert epochs.session_directory(place) == session
+        assert epochs.place_of(place) == place
+
+    def test_only_one_server_publishes(self, session: Path) -> None:
+        drafts = [epochs.draft_epoch(session) for _ in range(3)]
+        for draft in drafts:
+            (draft / "state").write_text(draft.name)
+        assert [epochs.publish(draft) for draft in drafts] == [True, False, False]
+        assert (epochs.place_of(session) / "state").read_text() == drafts[0].name
+        assert os.listdir(session / "epochs") == ["1"]
+
+    def test_what_is_revoked_is_not_published(self, session: Path) -> None:
+        draft = epochs.draft_epoch(session)
+        (draft / "state").write_text("new")
+        epochs.revoke(session)
+        assert not epochs.publish(draft)
+        assert epochs.place_of(session) == session
+        assert os.listdir(session / "epochs") == []
+
+    def test_numbers_are_numbers(self, session: Path) -> None:
+        for name in ("9", "10", "0", "007", "x", "1e3", "٣", "1234567890123"):
+            (session / "epochs" / name).mkdir(parents=True)
+        assert epochs.place_of(session).name == "10"
+
+    def test_a_copy_shares_what_is_replaced_and_has_whole_lines(self, session: Path, tmp_path: Path) -> None:
+        (session / "notebook.jsonl").write_text("one\ntwo\nthr")
+        (session / "checkpoints" / "a").mkdir(parents=True)
+        (session / "checkpoints" / "a" / "file").write_text("kept")
+        (session / ".state.draft").write_text("of a write that was interrupted")
+        (session / "checkpoints" / "a" / "link").symlink_to("/etc/passwd")
+        draft = epochs.draft_epoch(session)
+        epochs.copy_place(session, draft, "notebook.jsonl", frozenset({LOCK_FILE, epochs.EPOCHS}))
+        copied = {name for name in os.listdir(draft) if not name.startswith(".draft")}
+        assert copied == {*RECORD_FILES, "checkpoints", "notebook.jsonl", "state"}
+        assert (draft / "notebook.jsonl").read_text() == "one\ntwo\n"
+        with (session / "notebook.jsonl").open("a") as stream:
+            stream.write("ee\n")
+        assert (draft / "notebook.jsonl").read_text() == "one\ntwo\n"
+        assert (draft / "state").samefile(session / "state")
+        assert (draft / "checkpoints" / "a" / "file").read_text() == "kept"
+        assert (draft / "checkpoints" / "a" / "link").is_symlink()
+
+    def test_a_deleted_session_leaves_nothing(self, session: Path) -> None:
+        for _ in range(3):
+            draft = epochs.draft_epoch(session)
+            (draft / "session.json").write_text("{}")
+            epochs.publish(draft)
+        epochs.draft_epoch(session)
+        epochs.delete_place(epochs.place_of(session), RECORD_FILES)
+        assert not session.exists()
+
+    def test_who_was_replaced_deletes_only_its_own(self, session: Path) -> None:
+        draft = epochs.draft_epoch(session)
+        (draft / "session.json").write_text("newer")
+        epochs.publish(draft)
+        with pytest.raises(OSError, match="not empty"):
+            epochs.delete_place(session, RECORD_FILES)
+        assert (epochs.place_of(session) / "session.json").read_text() == "newer"
+
+
+class TestTakeover:
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> Any:
+        with open_home(tmp_path / "home", tmp_path / "run") as found:
+            yield found
+
+    def stored(self, home: Home) -> Path:
+        """A session with a file and a line in its log."""
+        directory = home.sessions / "s"
+        directory.mkdir()
+        sandbox = home.new_sandbox()
+        (sandbox.workspace / "f.txt").write_text("kept")
+        (directory / "notebook.jsonl").write_text("one\n")
+        record = Record(session_id="s", principal="local", created_at=now(), last_used_at=now())
+        record.sandboxes = [sandbox.path.name]
+        record.write(directory)
+        return directory
+
+    def test_the_copy_has_files_of_its_own(self, home: Home) -> None:
+        directory = self.stored(home)
+        assert take_over(home, directory, lambda: True)
+        before, after = (Record.model_validate_json(p.read_bytes()) for p in self.records(directory))
+        assert before.sandboxes != after.sandboxes
+        (home.sandbox(before.sandboxes[0]).workspace / "f.txt").write_text("late")
+        assert (home.sandbox(after.sandboxes[0]).workspace / "f.txt").read_text() == "kept"
+        found = read_record(directory)
+        assert found is not None
+        assert found.sandboxes == after.sandboxes
+
+    def records(self, directory: Path) -> list[Path]:
+        return [directory / "session.json", epochs.place_of(directory) / "session.json"]
+
+    def test_nothing_is_left_of_one_that_was_not_needed(self, home: Home) -> None:
+        directory = self.stored(home)
+        sandboxes = os.listdir(home.sandboxes)
+        assert not take_over(home, directory, lambda: False)
+        assert not take_over(home, directory, lambda: epochs.revoke(directory) is None)
+        assert os.listdir(directory / "epochs") == []
+        assert os.listdir(home.sandboxes) == sandboxes
+        assert epochs.place_of(directory) == directory
+
+    def test_what_the_server_lists_is_the_newest(self, home: Home) -> None:
+        directory = self.stored(home)
+        assert take_over(home, directory, lambda: True)
+        place = epochs.place_of(directory)
+        newer = read_record(directory)
+        assert newer is not None
+        newer.execution_count = 7
+        newer.write(place)
+        assert StoredSessions(home).all_records()[directory].execution_count == 7
+
+    def test_a_lock_names_its_server(self, home: Home) -> None:
+        directory = self.stored(home)
+        assert owner_of_lock(directory) is None
+        lock = lock_session(directory, "s", slot="s1")
+        assert owner_of_lock(directory) == "s1"
+        lock.close()
+        assert owner_of_lock(directory) is None
+        lock = lock_session(directory, "s")
+        assert owner_of_lock(directory) is None, "a server without a slot can be asked for nothing"
+        lock.close()
+
+    @pytest.mark.parametrize("content", ["", "../../etc", "S1", "s1\n", "a" * 25, "-a", "\udcff"])
+    def test_a_lock_with_anything_else_names_nobody(self, home: Home, content: str) -> None:
+        directory = self.stored(home)
+        lock = lock_session(directory, "s", slot="s1")
+        (directory / LOCK_FILE).write_text(content, errors="surrogateescape")
+        assert owner_of_lock(directory) is None
+        lock.close()
+
+
+class TestIds:
+    def test_the_mark_is_found_with_and_without_a_slot(self) -> None:
+        mark = mark_of("s1.4f5a")
+        for slot in (None, "s1", "kernelmcp-0", "a" * 24):
+            found = mint_id(mark, slot)
+            assert mark_in(found) == mark
+            assert is_id(found)
+            assert event.is_id(found)
+            assert found.startswith(f"{slot}-" if slot else mark)
+
+    def test_other_ids_have_some_mark(self) -> None:
+        assert len(mark_in(mint_id())) <= MARK_CHARS
+        assert mark_in("a" * 16) == ""
+
+
+class TestRequests:
+    def test_the_log_knows_which_request_a_cell_was_for(self, tmp_path: Path) -> None:
+        ended = (
+            b'{"cell_type": "code", "id": "0a", "metadata": {"kernelmcp": {"sum": "00000000", "execution_id": '
+            b'"ab-cd", "request": "the-first", "status": "ok"}}, "outputs": []}\n'
+        )
+        began = event.submitted("ef-gh", event.now(), "x", "the-second") + b"\n"
+        other = event.submitted("ij-kl", event.now(), "x") + b"\n"
+        file = tmp_path / "notebook.jsonl"
+        file.write_bytes(ended + began + other)
+        log = CellLog(file)
+        log.open()
+        assert log.requests == {"the-first": "ab-cd", "the-second": "ef-gh"}
+
+    def test_a_guest_writes_none(self) -> None:
+        text = '{"e": "submitted", "c": "mine", "at": "x", "request": "the-second", "code": ""}'
+        lines = b"".join(event.output("ab-cd", [["text", "stdout", f"\n{text}\n"]]))
+        assert requests(lines + b"\n") == {}
+        shown = [["show", "display_data", {"application/json": {"a": "b", "request": "the-second"}}, {}, None]]
+        assert requests(b"".join(event.output("ab-cd", shown)) + b"\n") == {}
