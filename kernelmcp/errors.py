@@ -95,6 +95,10 @@ class ResourceLimitExceeded(CallerError):
     category = "limit"
 
 
+class SessionInUse(ResourceLimitExceeded):
+    """Another server has the session."""
+
+
 class RateLimited(CallerError):
     """`context` has `retry_after_seconds`."""
 

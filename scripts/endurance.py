@@ -3,6 +3,7 @@
     scripts/endurance kills 500      SIGKILL of a server, a kernel or a guest at a random moment; then the next server
     scripts/endurance hibernations 300   SIGKILL of a server while it saves variables, brings them back, or copies them
     scripts/endurance sessions 100   so many sessions, saved and brought back in random order, by two servers
+    scripts/endurance fleet 60       so many sessions at three servers, which end, die and stand still
     scripts/endurance cancels 5000   a cancel that comes as its cell ends, with another cell right behind
     scripts/endurance timeouts 2000  timeouts of 1 to 150 ms while both cores are busy
 
@@ -31,11 +32,15 @@ import psutil
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-MUST_BE_ZERO = ("lost", "left", "unsaid", "wrong cell", "wrong state", "killed")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+MUST_BE_ZERO = ("lost", "left", "unsaid", "wrong", "wrong cell", "wrong state", "killed")
 # What a killed server's processes may take to notice.
 LEFT_SECONDS = 10.0
 # In the last cell of a round something is killed after at most so many seconds.
 LONGEST_SECONDS = 0.4
+# How long a server is stopped: the others take its sessions after eight.
+PAUSED_SECONDS = 30.0
 
 
 @asynccontextmanager
@@ -202,6 +207,73 @@ async def sessions(rounds: int, counts: Counter[str]) -> None:
 # -- cancels ----------------------------------------------------------------------------------------------------------
 
 
+# -- several servers --------------------------------------------------------------------------------------------------
+
+
+async def fleet(sessions: int, counts: Counter[str]) -> None:
+    """`sessions` clients of each era of MCP, one call each every two seconds on average."""
+    from tests.server.balanced import ERAS, SLOTS, balanced
+    from tests.server.balanced import Counter as Client
+
+    many = str(2 * sessions)
+    limits = {"SESSIONS__MAX_SESSIONS": many, "SESSIONS__MAX_SESSIONS_PER_CLIENT": many}
+    with tempfile.TemporaryDirectory(prefix="km-fleet-") as name, balanced(Path(name), **limits) as balancer:
+        balancer.may_call.set()
+        for part, disturb in (("rolling restart", _restart_each), ("kill", _kill_one), ("pause", _pause_one)):
+            is_forgiving = disturb is not _restart_each
+            clients = [
+                Client(
+                    balancer, ERAS[number % len(ERAS)], is_forgiving=is_forgiving, pause=lambda: random.uniform(0, 4)
+                )
+                for number in range(sessions)
+            ]
+            async with asyncio.TaskGroup() as tasks:
+                for client in clients:
+                    tasks.create_task(client.run())
+                await _until_called(clients, 2)
+                await disturb(balancer, SLOTS, clients)
+                for client in clients:
+                    client.is_done = True
+            counts[f"{part}: calls"] = sum(client.calls for client in clients)
+            counts[f"{part}: failed"] = sum(len(client.failures) for client in clients)
+            counts[f"{part}: sessions that lost variables"] = sum(client.has_lost for client in clients)
+            wrong = [each for client in clients for each in client.wrong]
+            for each in wrong[:5]:
+                print(part, each)
+            counts["wrong"] += len(wrong)
+            counts["lost"] += counts[f"{part}: sessions that lost variables"] if not is_forgiving else 0
+            counts[f"{part}: longest call, ms"] = round(1000 * max(client.longest for client in clients))
+
+
+async def _until_called(clients: list[Any], times: int) -> None:
+    wanted = [client.calls + times for client in clients]
+    while any(client.calls < count for client, count in zip(clients, wanted, strict=True)):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+
+
+async def _restart_each(balancer: Any, slots: tuple[str, ...], clients: list[Any]) -> None:
+    for slot in slots:
+        await asyncio.to_thread(balancer.end, slot)
+        await _until_called(clients, 2)
+        await asyncio.to_thread(balancer.start, slot)
+        await _until_called(clients, 2)
+
+
+async def _kill_one(balancer: Any, slots: tuple[str, ...], clients: list[Any]) -> None:
+    await asyncio.to_thread(balancer.end, slots[0], signal.SIGKILL)
+    await _until_called(clients, 3)
+    await asyncio.to_thread(balancer.start, slots[0])
+    await _until_called(clients, 2)
+
+
+async def _pause_one(balancer: Any, slots: tuple[str, ...], clients: list[Any]) -> None:
+    process = balancer.servers[slots[1]].process
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(PAUSED_SECONDS)
+    process.send_signal(signal.SIGCONT)
+    await _until_called(clients, 3)
+
+
 async def cancels(rounds: int, counts: Counter[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="km-cancels-") as name:
         async with connected(Path(name), SESSIONS__INLINE_WAIT_SECONDS="0.001") as client:
@@ -271,6 +343,7 @@ PARTS: dict[str, Callable[[int, Counter[str]], Awaitable[None]]] = {
     "kills": kills,
     "hibernations": hibernations,
     "sessions": sessions,
+    "fleet": fleet,
     "cancels": cancels,
     "timeouts": timeouts,
 }

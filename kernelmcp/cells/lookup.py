@@ -15,6 +15,8 @@ LOG = "notebook.jsonl"
 MAX_LOG_BYTES = 128 * 1024 * 1024
 # The beginning of a line that has its kind and, of an ended cell, its status.
 HEAD_BYTES = 400
+# Where HTTP requests are looked for, at the end of a log.
+REQUESTS_BYTES = 1024 * 1024
 # At the beginning of a line, where no guest writes: a cell, and the HTTP request for which it began.
 _REQUEST = re.compile(
     rb'^\{"(?:e": "submitted", "c": "([A-Za-z0-9_-]{1,64})", "at": "[^"]{1,40}"|cell_type": "code", "id": '
@@ -88,10 +90,11 @@ def stopped(data: bytes) -> list[str]:
 
 
 def requests(data: bytes) -> dict[str, str]:
-    """The cells that began for HTTP requests of these ids."""
-    if b'", "request": "' not in data:
+    """The last cells that began for HTTP requests of these ids: a balancer repeats a request at once."""
+    recent = data[data.rfind(b"\n", 0, -REQUESTS_BYTES) + 1 :] if len(data) > REQUESTS_BYTES else data
+    if b'", "request": "' not in recent:
         return {}
-    return {found[3].decode(): (found[1] or found[2]).decode() for found in _REQUEST.finditer(data)}
+    return {found[3].decode(): (found[1] or found[2]).decode() for found in _REQUEST.finditer(recent)}
 
 
 def find(file: Path, cell: str) -> tuple[bytes | None, list[bytes]]:

@@ -64,6 +64,8 @@ class Execution:
     fold: Fold | None = None
     """Turns its kernel's messages into events; None for an execution of the log."""
     id: str = field(default_factory=mint_id)
+    is_elsewhere: bool = False
+    """It runs in another server: this is what it had put out at some moment."""
     request_id: str | None = None
     """Of the HTTP request that submitted it, if a load balancer may repeat that at another server."""
     session_created: bool = False

@@ -1,5 +1,6 @@
 """Converts an execution to a line of its session's log, and back. Must not know sessions."""
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -67,6 +68,26 @@ def from_line(ended: bytes, execution_id: str, session_id: str, principal: str) 
 def from_events(lines: list[bytes], execution_id: str, session_id: str, principal: str, last_at: float) -> Execution:
     """An execution that ran or waited when its server was killed. `last_at`: when its log was last written, in seconds
     since the epoch."""
+    found, began = _of_events(lines, execution_id, session_id, principal)
+    words = f"The server ended while the cell ran. {GONE}" if began else "The server ended before the cell began."
+    _end(found, "interrupted", began)
+    found.error = found.outputs.error = GuestError(STOPPED, words, "")
+    elapsed = last_at - found.created_at.timestamp()
+    _set_times(found, 1000 * max(0.0, elapsed) if began else None, 0.0)
+    return found
+
+
+def running(lines: list[bytes], execution_id: str, session_id: str, principal: str) -> Execution:
+    """An execution that runs or waits in another server, as its log has it now."""
+    found, began = _of_events(lines, execution_id, session_id, principal)
+    found.is_elsewhere = True
+    found.submitted = time.monotonic() - max(0.0, time.time() - found.created_at.timestamp())
+    found.started = found.submitted if began else None
+    return found
+
+
+def _of_events(lines: list[bytes], execution_id: str, session_id: str, principal: str) -> tuple[Execution, bool]:
+    """The execution, and whether it has begun."""
     outputs, began = Outputs(), False
     header: dict[str, Any] = {}
     for found in map(event.parsed, lines):
@@ -81,13 +102,8 @@ def from_events(lines: list[bytes], execution_id: str, session_id: str, principa
             case _:
                 pass
     found = Execution(session_id, principal, str(header.get("code", "")), 0, outputs, id=execution_id)
-    words = f"The server ended while the cell ran. {GONE}" if began else "The server ended before the cell began."
-    _end(found, "interrupted", began)
-    found.error = outputs.error = GuestError(STOPPED, words, "")
     found.created_at = _time(header.get("at"))
-    elapsed = last_at - found.created_at.timestamp()
-    _set_times(found, 1000 * max(0.0, elapsed) if began else None, 0.0)
-    return found
+    return found, began
 
 
 def _end(found: Execution, status: Any, lost: bool) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from kernelmcp.files.safe_open import delete_for_good, delete_tree
 
 EPOCHS = "epochs"
+LOG_SUFFIX = ".jsonl"
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 # An epoch that is being made, and one that was revoked.
 _DRAFT, _REVOKED = ".next-", ".old-"
@@ -57,22 +58,30 @@ def publish(draft: Path) -> bool:
     return True
 
 
-def revoke(directory: Path) -> None:
-    """End the attempts of other servers to take the session over. Raises OSError."""
-    for name in _listed(directory):
+def revoke(directory: Path) -> bool:
+    """End the attempts of other servers to take the session over. True if anything is left for `sweep`. Raises
+    OSError."""
+    names = _listed(directory)
+    for name in names:
         if name.startswith(_DRAFT):
-            old = directory / EPOCHS / f"{_REVOKED}{secrets.token_hex(8)}"
             with suppress(FileNotFoundError):  # it was published, or given up
-                os.rename(directory / EPOCHS / name, old)
-            delete_tree(old)
+                os.rename(directory / EPOCHS / name, directory / EPOCHS / f"{_REVOKED}{secrets.token_hex(8)}")
+    return any(name.startswith((_DRAFT, _REVOKED)) for name in names)
 
 
-def copy_place(place: Path, draft: Path, grows: str, omitted: frozenset[str]) -> None:
+def sweep(directory: Path) -> None:
+    """Delete what was revoked."""
+    for name in _listed(directory):
+        if name.startswith(_REVOKED):
+            delete_tree(directory / EPOCHS / name)
+
+
+def copy_place(place: Path, draft: Path, omitted: frozenset[str]) -> None:
     """Copy a session's files into a draft. They are shared as far as the file system can, for they are only ever
-    replaced as a whole; all but the one that `grows`, of which the draft gets the complete lines. Raises OSError."""
+    replaced as a whole; all but logs, which grow: of them, the draft gets the complete lines. Raises OSError."""
 
     def copy(source: str, target: str) -> None:
-        if os.path.basename(source) == grows:
+        if source.endswith(LOG_SUFFIX):
             data = Path(source).read_bytes()
             Path(target).write_bytes(data[: data.rfind(b"\n") + 1])
             return
@@ -87,24 +96,37 @@ def copy_place(place: Path, draft: Path, grows: str, omitted: frozenset[str]) ->
     shutil.copytree(place, draft, symlinks=True, copy_function=copy, ignore=ignore, dirs_exist_ok=True)
 
 
+def is_superseded(place: Path) -> bool:
+    """True if a newer epoch has been published. Raises OSError."""
+    return _newest(session_directory(place)) > _number(place)
+
+
 def delete_place(place: Path, last: tuple[str, ...]) -> None:
-    """Delete a session's files, the `last` ones after all others, and its directory unless another server has taken the
-    session over meanwhile. Raises OSError."""
+    """Delete a session's files, the `last` ones after all others and in this order, and its directory unless another
+    server has taken the session over. Raises OSError."""
     directory = session_directory(place)
-    own = 0 if place == directory else int(place.name)
     for folder in dict.fromkeys((directory, place)):
         for entry in list(folder.iterdir()):
             if entry.name != EPOCHS and (entry.name not in last or folder != place):
                 delete_for_good(entry)
     revoke(directory)
+    sweep(directory)
     for name in _listed(directory):
-        if _NUMBER.fullmatch(name) and int(name) < own:
+        if _NUMBER.fullmatch(name) and int(name) < _number(place):
             delete_for_good(directory / EPOCHS / name)
     for name in last:
         (place / name).unlink(missing_ok=True)
-    for folder in dict.fromkeys((place, directory / EPOCHS, directory)):
+    if place != directory:
+        place.rmdir()
+    if is_superseded(place):
+        return
+    for folder in (directory / EPOCHS, directory):
         with suppress(FileNotFoundError):
             folder.rmdir()
+
+
+def _number(place: Path) -> int:
+    return int(place.name) if session_directory(place) != place else 0
 
 
 def _newest(directory: Path) -> int:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kernelmcp.atomic import read_small, replace_text
-from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, ServerError, SessionDamaged, StorageFailed
+from kernelmcp.errors import ConfigurationError, ServerError, SessionDamaged, SessionInUse, StorageFailed
 from kernelmcp.files.epochs import place_of
 from kernelmcp.files.home_secret import SECRET_BYTES, home_secret
 from kernelmcp.files.safe_open import delete_for_good, delete_tree, empty_tree
@@ -42,6 +42,7 @@ MAX_RUNTIME_PATH_BYTES = 90
 LOCK_SETTLE_SECONDS = 2.0
 # The format of a home. Increase it if an earlier version would lose or misread data.
 FORMAT = 2  # since then a running cell has lines in its session's log
+SHARED_FORMAT = 3  # of servers with a slot: a session may be in an epoch (epochs.py)
 FORMAT_FILE = "version"
 # The names that `new_sandbox` generates.
 SANDBOX_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
@@ -49,6 +50,7 @@ SANDBOX_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
 RECORD_FILES = ("session.json", "session.copy.json")
 # In the directory of a session or a server: whoever has it locked owns the directory.
 LOCK_FILE = "lock"
+LOCK_ATTEMPTS = 5
 # The name of a server among several with one home (`server.slot`).
 MAX_SLOT_BYTES = 24
 SLOT = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
@@ -165,8 +167,17 @@ class Lock:
 
     def note(self, text: str) -> None:
         """Write who has it. Raises OSError."""
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, text.encode(), 0)
+        if os.fstat(self._fd).st_size or text:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, text.encode(), 0)
+
+    def is_at(self, path: Path) -> bool:
+        """True if the locked file is still the one of this name: who has the lock of a deleted one has nothing. Raises
+        OSError."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), path.lstat())
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -319,7 +330,7 @@ def open_home(
         private_directory(directory, 0o700 if guest_uid is None else 0o711)
     for directory in (root / "sessions", runtime_root, *([root / CONNECTIONS] if is_shared else [])):
         private_directory(directory)
-    _note_format(root)
+    _note_format(root, SHARED_FORMAT if is_shared else FORMAT)
     shared_secret = home_secret(root) if is_shared else None
     runtime = runtime_root / secrets.token_hex(4)
     if len(os.fsencode(runtime)) > MAX_RUNTIME_PATH_BYTES:
@@ -360,21 +371,21 @@ def _check_format(root: Path) -> None:
         found = int(read_small(root / FORMAT_FILE))
     except (OSError, ValueError):
         return  # missing or damaged, which says nothing about the rest of the home
-    if found > FORMAT:
+    if found > SHARED_FORMAT:
         raise ConfigurationError(
             f"{root} was used by a later version of kernelmcp, and this version would lose data that it does not know",
             "Upgrade kernelmcp, or set server.home (KERNELMCP_HOME) to another directory.",
         )
 
 
-def _note_format(root: Path) -> None:
+def _note_format(root: Path, number: int) -> None:
     try:
-        if read_small(root / FORMAT_FILE) == f"{FORMAT}\n".encode():
+        if int(read_small(root / FORMAT_FILE)) >= number:
             return
-    except OSError:
+    except (OSError, ValueError):
         pass
     with suppress(OSError):  # a home on a full disk is still usable
-        replace_text(root / FORMAT_FILE, f"{FORMAT}\n")
+        replace_text(root / FORMAT_FILE, f"{number}\n")
 
 
 def _is_dead(lock_file: Path) -> bool:
@@ -436,13 +447,16 @@ def owner_of_lock(place: Path) -> str | None:
     """The slot of the server that has a session's lock; None if none has, or one without a slot. Raises OSError."""
     try:
         fd = os.open(place / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
         slot = os.read(fd, MAX_SLOT_BYTES + 1).decode(errors="replace")
-        return slot if SLOT.fullmatch(slot) else None
+        if SLOT.fullmatch(slot) is None:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return slot
     finally:
         os.close(fd)
     return None
@@ -452,12 +466,26 @@ def lock_session(directory: Path, session_id: str, *, make: bool = True, slot: s
     """Lock a session for this server: two servers may share one home (two clients on one machine), but not a session.
     `make` creates its directory if there is none. `slot`: of this server.
 
-    Raises `ResourceLimitExceeded` if another server has it, `SessionDamaged`, `StorageFailed`.
+    Raises `SessionInUse` if another server has it, `SessionDamaged`, `StorageFailed`.
     """
+    file = directory / LOCK_FILE
     try:
-        if make:
-            directory.mkdir(mode=0o700, exist_ok=True)
-        lock = Lock(directory / LOCK_FILE)
+        for _ in range(LOCK_ATTEMPTS):
+            if make:
+                directory.mkdir(mode=0o700, exist_ok=True)
+            lock = Lock(file)
+            try:
+                if not lock.try_acquire():
+                    break
+                if lock.is_at(file):
+                    lock.note(slot or "")
+                    return lock
+            except BaseException:
+                lock.close()
+                raise
+            lock.close()  # it was deleted with its session meanwhile
+        else:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
     except (IsADirectoryError, FileExistsError) as exc:
         raise SessionDamaged(
             f"session {session_id!r} cannot be locked: {exc.filename} is not a regular file or directory",
@@ -466,17 +494,15 @@ def lock_session(directory: Path, session_id: str, *, make: bool = True, slot: s
         ) from exc
     except OSError as exc:
         raise StorageFailed(
-            f"session {session_id!r} cannot be opened: {exc.strerror}: {exc.filename}",
+            f"session {session_id!r} cannot be opened: {exc.strerror}: {exc.filename or file}",
             "The operator should check its home directory: it must exist and be writable.",
             session_id=session_id,
         ) from exc
-    if not lock.try_acquire():
-        lock.close()
-        raise ResourceLimitExceeded(
-            f"session {session_id!r} is in use by another kernelmcp server on this machine",
-            "Use another session_id, or omit it to get your own session.",
-            session_id=session_id,
-        )
-    with suppress(OSError):  # on a full disk nobody can ask for it
-        lock.note(slot or "")
-    return lock
+    lock.close()
+    raise SessionInUse(
+        f"session {session_id!r} is in use by another kernelmcp server on this machine"
+        if slot is None
+        else f"session {session_id!r} is in use by another kernelmcp server with this home",
+        "Use another session_id, or omit it to get your own session." if slot is None else "Call again.",
+        session_id=session_id,
+    )

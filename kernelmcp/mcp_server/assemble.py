@@ -106,7 +106,8 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         )
         if registry.fleet is not None:
             server.fleet_calls = FleetCalls(registry.fleet, callers)
-            stack.enter_context(holding_slot(home, registry.fleet.slot))
+            drain_seconds = settings.config.transport_http.drain_seconds
+            await stack.enter_async_context(holding_slot(home, registry.fleet.slot, drain_seconds))
             tasks.start_soon(registry.fleet.run)
         server.structured, server.callers, server.told = Structured(settings), callers, Told(offered.names)
         server.views = views

@@ -108,9 +108,8 @@ class ResourceServer(MCPServer[Any]):
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
         if self.fleet_calls is None or context is None:
             return await self._read(uri, context)
-        of_session = str(uri).removeprefix(f"{SESSIONS}/") if str(uri).startswith(f"{SESSIONS}/") else ""
         try:
-            async with self.fleet_calls.read(of_session.partition("/")[0], context):
+            async with self.fleet_calls.read(str(uri), context):
                 return await self._read(uri, context)
         except ServerError as exc:
             raise ResourceNotFoundError(exc.to_text()) from exc

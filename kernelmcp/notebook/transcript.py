@@ -31,6 +31,7 @@ SHRUNK_BYTES = MAX_NOTEBOOK_BYTES * 3 // 4
 MAX_FOREIGN_BYTES = 2 * MAX_NOTEBOOK_BYTES
 # Omitting the outputs of a shorter cell would gain nothing.
 MIN_LINE_BYTES = 4096
+NOTEBOOK = "notebook.ipynb"
 GROWN = "the notebook had grown too large"
 
 log = structlog.get_logger(__name__)

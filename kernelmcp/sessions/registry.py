@@ -16,10 +16,17 @@ import structlog
 
 from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import ExecutionNotFound, InvalidArgument, ResourceLimitExceeded, SessionNotFound, StorageFailed
+from kernelmcp.errors import (
+    ExecutionNotFound,
+    InvalidArgument,
+    ResourceLimitExceeded,
+    SessionInUse,
+    SessionNotFound,
+    StorageFailed,
+)
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.execution import Execution
-from kernelmcp.files.epochs import place_of
+from kernelmcp.files import epochs
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.files.volume_files import VolumeFiles
@@ -27,6 +34,7 @@ from kernelmcp.kernel.pool import Pool
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import Caller, check_name, mint_handle
 from kernelmcp.sessions.fleet.fleet import Fleet
+from kernelmcp.sessions.hibernation.state_files import StateNotSaved
 from kernelmcp.sessions.life import Event
 from kernelmcp.sessions.past import PlaceLost
 from kernelmcp.sessions.session import Observers, Session
@@ -42,6 +50,10 @@ MAX_EXPIRY_CHECK_SECONDS = 30.0
 # Stopped sessions that stay in memory with their executions. Each has a lock, and so a file descriptor. The next call
 # to an unloaded session finds it on disk.
 MAX_STOPPED = 64
+# Between two looks at an execution that runs in another server.
+ELSEWHERE_SECONDS = 0.25
+# To open a session that another server opens at the same moment, and lets go.
+ATTEMPTS = 3
 
 log = structlog.get_logger(__name__)
 
@@ -99,11 +111,18 @@ class Registry:
         handle = session_id if session_id is not None else caller.default_handle or await self.mint(caller)
         check_name(handle)
         await self._check_room(caller, handle)
+        attempts = ATTEMPTS
         while True:
             while (session := self._sessions.get((caller.principal, handle))) is not None and session.life.is_ending:
                 await asyncio.shield(session.deleted)
             # No await from here on: two calls must not create the same session twice.
-            session = session or self._reopen(caller, handle)
+            try:
+                session = session or self._reopen(caller, handle)
+            except SessionInUse:
+                if self.fleet is None or (attempts := attempts - 1) < 0:
+                    raise
+                await self.fleet.bring(caller.principal, handle)
+                continue
             if session is not None and session_id is not None:
                 session.is_named = True
             if session is not None and _has_kernel(session):
@@ -206,14 +225,26 @@ class Registry:
         """The session, if this server has opened it."""
         return self._sessions.get((principal, session_id))
 
-    async def execution(self, caller: Caller, execution_id: str) -> Execution:
-        """Return one of the caller's executions, from memory or from its session's transcript. Raises
-        `ExecutionNotFound` and, when it runs in another server, `ResourceLimitExceeded`."""
+    async def execution(self, caller: Caller, execution_id: str, wait_seconds: float = 0.0) -> Execution:
+        """Return one of the caller's executions, from memory or from its session's transcript. If it runs in another
+        server of a fleet, wait for its end; after that time, what it has put out is returned, `is_elsewhere`. Raises
+        `ExecutionNotFound` and, when it runs in a server outside the fleet, `SessionInUse`."""
         for session in self.all(caller):
             if (found := session.executions.get(execution_id)) is not None:
                 return found
         find = self.stored.find_execution
         past = await anyio.to_thread.run_sync(find, caller, execution_id)
+        end = time.monotonic() + wait_seconds
+        while (
+            isinstance(past, Record)
+            and self.fleet is not None
+            and await self.fleet.owner_of(past.principal, past.session_id) is not None
+        ):
+            if time.monotonic() >= end:
+                past = await anyio.to_thread.run_sync(self.stored.find_running, past, execution_id) or past
+                break
+            await anyio.sleep(ELSEWHERE_SECONDS)
+            past = await anyio.to_thread.run_sync(find, caller, execution_id)
         if isinstance(past, Record):
             if self.fleet is not None:
                 await self.fleet.bring(past.principal, past.session_id)
@@ -304,11 +335,16 @@ class Registry:
 
     def _open(self, directory: Path, record: Record, *, is_new: bool = False) -> Session:
         self._unload_settled()
-        place = place_of(directory)
+        place = epochs.place_of(directory)
         lock = lock_session(place, record.session_id, slot=self._settings.config.server.slot)
         try:
-            if self.fleet is not None:
-                self.fleet.check_newest(directory, place)
+            # A server may have been about to take it over from one that has just ended.
+            if epochs.revoke(directory):
+                background.start(
+                    self._tasks, "sweeping epochs", lambda: anyio.to_thread.run_sync(epochs.sweep, directory)
+                )
+            if epochs.is_superseded(place):
+                raise SessionInUse(f"another server has just taken over session {record.session_id!r}", "Call again.")
             # Read it again: another server may have moved or deleted the files before it released the lock.
             found = read_record(directory)
             if found is None and not is_new:
@@ -329,24 +365,20 @@ class Registry:
     # -- among other servers (fleet.Sessions) ---------------------------------------------------------------------
 
     async def release(self, session: Session) -> None:
-        if not session.is_idle:
-            return
-        await session.stop_if_idle(must_end=False)
         key = session.principal, session.id
-        if session.is_settled and self._sessions.get(key) is session and key != self._pinned:
+        next_attempt = session.queue.binding.variables.saved.next_attempt
+        if not session.is_idle or key == self._pinned or time.monotonic() < next_attempt:
+            return
+        with suppress(StateNotSaved):
+            await session.stop_if_idle(must_end=False, must_save=True)
+        if session.is_settled and self._sessions.get(key) is session:
             self._unload(session)
 
     def give_up(self, session: Session) -> None:
-        if self._sessions.get((session.principal, session.id)) is not session or session.life.is_ending:
-            return
-        del self._sessions[session.principal, session.id]
-
-        async def stop() -> None:
-            await session.stop(save=False)  # what this writes, nobody reads
-            session.unload()
-            self.observers.kernel_changed(session)
-
-        background.start(self._tasks, "giving up a session", stop)
+        if not session.life.is_ending:
+            session.life.note(Event.DESTROY)
+            taken = partial(self._destroy, session, is_taken=True)
+            background.start(self._tasks, "giving up a session", taken)
 
     async def destroy(self, session: Session) -> None:
         """Delete a session and all its data, even if the caller stops waiting. Raises `StorageFailed`."""
@@ -356,10 +388,10 @@ class Registry:
         if (failure := await asyncio.shield(session.deleted)) is not None:
             raise failure
 
-    async def _destroy(self, session: Session) -> None:
+    async def _destroy(self, session: Session, *, is_taken: bool = False) -> None:
         failure = None
         try:
-            await session.destroy()
+            await session.destroy(is_taken=is_taken)
             self._disk.forget(self.stored.directory(session.principal, session.id))
         except StorageFailed as exc:
             failure = exc

@@ -23,10 +23,10 @@ from kernelmcp.executions.handler_call import HandlerCall
 from kernelmcp.executions.ids import mark_of, mint_id
 from kernelmcp.executions.kept_executions import OUTPUTS, KeptExecutions
 from kernelmcp.files.epochs import session_directory
-from kernelmcp.files.home import Lock
+from kernelmcp.files.home import LOCK_FILE, Lock
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.kernel.process import Kernel
-from kernelmcp.notebook.transcript import Transcript
+from kernelmcp.notebook.transcript import NOTEBOOK, Transcript
 from kernelmcp.sessions import background
 from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.life import Event, PublicState, State
@@ -99,13 +99,13 @@ class Session:
         self.files = files
         self.executions = KeptExecutions(settings, place / OUTPUTS)
         self.log = CellLog(place / LOG)
-        self.transcript = Transcript(place / "notebook.ipynb", self.log)
+        self.transcript = Transcript(place / NOTEBOOK, self.log)
         self.last_used = time.monotonic()
         self.deleted: asyncio.Future[StorageFailed | None] = asyncio.get_running_loop().create_future()
         """Resolved when it is destroyed and its name is free; the result says why not everything could be deleted."""
         self._settings = settings
         self._tasks = tasks
-        self._lock = lock
+        self.lock = lock
         self.is_saving = False
         """The server ends, and the variables are not on disk yet."""
         self.is_named = False
@@ -291,18 +291,20 @@ class Session:
             self.queue.cancel_all(files_deleted=files_deleted)
             return await self.queue.binding.stop(save=save)
 
-    async def destroy(self) -> None:
-        """End the kernel and delete all data of the session. Only the registry calls it, after `life` has noted that
-        the session is ending. Raises `StorageFailed`."""
+    async def destroy(self, *, is_taken: bool = False) -> None:
+        """End the kernel and delete all data of the session; of one that `is_taken` over by another server, what that
+        server has copied. Only the registry calls it, after `life` has noted that the session is ending. Raises
+        `StorageFailed`."""
         self.past.close()
-        await self._end_kernel(save=False, files_deleted=True)
+        await self._end_kernel(save=False, files_deleted=not is_taken)
         self.queue.close()
         await self.queue.wait_closed()
         self._saver.cancel()
         self.log.abandon()
         self.executions.clear()
         try:
-            await anyio.to_thread.run_sync(self.files.delete_session)
+            if not is_taken or self.lock.is_at(self.place / LOCK_FILE):
+                await anyio.to_thread.run_sync(self.files.delete_session)
         except OSError as exc:
             raise StorageFailed(
                 f"session {self.id!r} was stopped, but its files could not be deleted: {exc.strerror}",
@@ -310,7 +312,7 @@ class Session:
                 session_id=self.id,
             ) from exc
         finally:
-            self._lock.close()
+            self.lock.close()
 
     @property
     def is_settled(self) -> bool:
@@ -325,7 +327,7 @@ class Session:
         self.queue.close()
         self.executions.clear()
         self.transcript.close()
-        self._lock.close()
+        self.lock.close()
 
     async def close(self) -> None:
         """Close the queue and write all unsaved data. Called when the server ends."""

@@ -4,7 +4,8 @@ count in their session: a lost variable, a cell that ran twice and a wrong sessi
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,12 +95,18 @@ def balanced(folder: Path, **settings: str) -> Iterator[Balanced]:
 class Counter:
     """A client that counts in a session of its own."""
 
-    def __init__(self, balancer: Balanced, mode: str, *, is_forgiving: bool = False) -> None:
+    def __init__(
+        self, balancer: Balanced, mode: str, *, is_forgiving: bool = False, pause: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """`is_forgiving`: it makes a new connection when a call fails. `pause`: seconds between two calls."""
+        self._pause = pause
         self._is_forgiving = is_forgiving
         self._balancer = balancer
         self.mode = mode
         self.count = 0
         self.calls = 0
+        self.longest = 0.0
+        """Seconds, of a call."""
         self.is_calling = False
         self.has_lost = False
         """A result said that the variables are lost."""
@@ -126,6 +133,7 @@ class Counter:
         elif self.failures:
             await self._look(client)
         while not self.is_done:
+            await anyio.sleep(self._pause())
             await self._balancer.may_call.wait()
             self.count += 1
             await self._call(client, "n = globals().get('n', 0) + 1\nn")
@@ -145,11 +153,14 @@ class Counter:
         return {"code": code} if is_own else {"code": code, "session_id": self.session_id}
 
     async def _call(self, client: Client, code: str) -> str | None:
-        self.is_calling = True
+        began, self.is_calling = time.monotonic(), True
         result = await client.call_tool("execute_code", self._named(code))
         self.is_calling = False
         self.calls += 1
+        self.longest = max(self.longest, time.monotonic() - began)
         found = result.structured_content or {}
+        if self._is_forgiving and "another server has taken over" in str(found.get("error")):
+            raise ConnectionError(found["error"])
         if found.get("state_lost"):
             self.has_lost = True
             self.count = int(found.get("result") or 0)

@@ -107,10 +107,10 @@ class Server:
         self.beats.look()
 
     def renew(self) -> Steps:
-        was_sure = self.is_sure
+        yield
         began = self.beats.beat()
         yield
-        if not was_sure and self.place is not None:
+        if not self.is_sure and self.place is not None:
             place = self.place
             epochs.revoke(self.world.session)
             yield
@@ -176,6 +176,6 @@ class Server:
             epochs.delete_tree(draft)
             return
         yield
-        epochs.copy_place(epochs.place_of(self.world.session), draft, LOG, frozenset({epochs.EPOCHS}))
+        epochs.copy_place(epochs.place_of(self.world.session), draft, frozenset({epochs.EPOCHS}))
         yield
         self.world.takeovers += epochs.publish(draft)

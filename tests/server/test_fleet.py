@@ -99,17 +99,28 @@ def test_a_busy_session_stays_where_it_runs(both: tuple[HttpServer, HttpServer],
             async with anyio.create_task_group() as tasks:
 
                 async def long() -> None:
-                    code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\nx += 1"
+                    code = "import os, time\nprint('so far')\nwhile not os.path.exists('go'): time.sleep(0.05)\nx += 1"
                     assert (await run(one, code, session_id="busy"))["status"] == "ok"
 
                 tasks.start_soon(long)
-                while (await state_of(one, "busy")) != "busy":  # noqa: ASYNC110  # another process's state
-                    await anyio.sleep(0.05)
+                assert await anyio.to_thread.run_sync(lambda: wait_until(lambda: ids_in(tmp_path, "so far")))
+                running = ids_in(tmp_path, "so far")[0]
                 assert await error_code(two, "execute_code", code="x", session_id="busy") == "RESOURCE_LIMIT_EXCEEDED"
+                arguments = {"execution_id": running, "wait_seconds": 0}
+                seen = (await two.call_tool("get_execution", arguments)).structured_content
+                assert (seen["status"], seen["stdout"]) == ("running", "so far\n"), seen
+                assert await error_code(two, "cancel_execution", execution_id=running) == "RESOURCE_LIMIT_EXCEEDED"
                 await one.call_tool("write_file", {"path": "go", "content": "", "session_id": "busy"})
             assert (await run(two, "x", session_id="busy"))["result"] == "2"
 
     anyio.run(scenario)
+
+
+def ids_in(folder: Path, text: str) -> list[str]:
+    """The cells in the log of session `busy` that have printed this."""
+    logs = (folder / "home" / "sessions").glob("*busy/notebook.jsonl")
+    events = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    return [event["c"] for event in events if event.get("e") == "output" and text in str(event["ops"])]
 
 
 async def state_of(client: Client, session_id: str) -> str:
@@ -170,9 +181,9 @@ def test_a_paused_server_writes_nothing_that_its_successor_sees(both: tuple[Http
 
 
 def test_two_servers_with_one_slot(servers: Servers) -> None:
-    servers.start("s1")
+    servers.start("s1", TRANSPORT_HTTP__DRAIN_SECONDS="0")
     with pytest.raises(AssertionError, match="another server with the slot 's1' uses this home"):
-        servers.start("s1")
+        servers.start("s1", TRANSPORT_HTTP__DRAIN_SECONDS="0")
 
 
 def call(code: str, session_id: str | None = None) -> dict[str, Any]:

@@ -171,6 +171,7 @@ class TestEpochs:
         epochs.revoke(session)
         assert not epochs.publish(draft)
         assert epochs.place_of(session) == session
+        epochs.sweep(session)
         assert os.listdir(session / "epochs") == []
 
     def test_numbers_are_numbers(self, session: Path) -> None:
@@ -185,7 +186,7 @@ class TestEpochs:
         (session / ".state.draft").write_text("of a write that was interrupted")
         (session / "checkpoints" / "a" / "link").symlink_to("/etc/passwd")
         draft = epochs.draft_epoch(session)
-        epochs.copy_place(session, draft, "notebook.jsonl", frozenset({LOCK_FILE, epochs.EPOCHS}))
+        epochs.copy_place(session, draft, frozenset({LOCK_FILE, epochs.EPOCHS}))
         copied = {name for name in os.listdir(draft) if not name.startswith(".draft")}
         assert copied == {*RECORD_FILES, "checkpoints", "notebook.jsonl", "state"}
         assert (draft / "notebook.jsonl").read_text() == "one\ntwo\n"
@@ -209,9 +210,19 @@ class TestEpochs:
         draft = epochs.draft_epoch(session)
         (draft / "session.json").write_text("newer")
         epochs.publish(draft)
-        with pytest.raises(OSError, match="not empty"):
-            epochs.delete_place(session, RECORD_FILES)
+        epochs.delete_place(session, RECORD_FILES)
+        assert os.listdir(session) == ["epochs"]
         assert (epochs.place_of(session) / "session.json").read_text() == "newer"
+
+    def test_a_session_may_be_called_like_a_number(self, tmp_path: Path) -> None:
+        session = tmp_path / "2024"
+        session.mkdir()
+        for _ in range(2):
+            draft = epochs.draft_epoch(session)
+            (draft / "session.json").write_text("{}")
+            epochs.publish(draft)
+        epochs.delete_place(session / "epochs" / "1", RECORD_FILES)
+        assert epochs.place_of(session).name == "2"
 
 
 class TestTakeover:
@@ -251,6 +262,7 @@ class TestTakeover:
         sandboxes = os.listdir(home.sandboxes)
         assert not take_over(home, directory, lambda: False)
         assert not take_over(home, directory, lambda: epochs.revoke(directory) is None)
+        epochs.sweep(directory)
         assert os.listdir(directory / "epochs") == []
         assert os.listdir(home.sandboxes) == sandboxes
         assert epochs.place_of(directory) == directory

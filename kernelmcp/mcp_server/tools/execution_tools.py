@@ -13,7 +13,7 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import InvalidArgument
+from kernelmcp.errors import InvalidArgument, SessionInUse
 from kernelmcp.executions.approvals import Approvals
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.handler_call import HandlerCall
@@ -168,11 +168,11 @@ class ExecutionTools:
     ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
         """Get an execution's state and output; wait for its end."""
         cursor = Cursor.parse(since)
-        execution = await self._registry.execution(self.caller(ctx), execution_id)
+        seconds = min(wait_seconds, self._settings.config.sessions.inline_wait_seconds)
+        execution = await self._registry.execution(self.caller(ctx), execution_id, seconds)
         take_answer(execution, ctx)
         take_approval(execution, ctx)
-        seconds = min(wait_seconds, self._settings.config.sessions.inline_wait_seconds)
-        return await self._answer(execution, seconds, ctx, cursor)
+        return await self._answer(execution, 0 if execution.is_elsewhere else seconds, ctx, cursor)
 
     async def _asked_for(self, caller: Caller, ctx: Ctx) -> Execution | None:
         """The execution that asked, when this call is made again with the answer."""
@@ -255,6 +255,12 @@ class ExecutionTools:
                 )
             session_id = execution.session_id
             # One that is over may be of a session that is not open.
+            if execution.is_elsewhere:
+                raise SessionInUse(
+                    f"execution {execution_id!r} runs in another server, which ends or did not get this call",
+                    "Call again, or wait for it with get_execution.",
+                    execution_id=execution_id,
+                )
             session = None if execution.done.is_set() else self._registry.get(caller, session_id)
         else:
             session = self._registry.get(caller, session_id)

@@ -1,18 +1,23 @@
 """Calls of a server among several that share its home: each first brings the sessions that it names to this server, and
 counts only if they are still here at its end."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import unquote
 
 from kernelmcp.mcp_server.callers import Callers, Ctx
-from kernelmcp.sessions.caller import is_name
+from kernelmcp.mcp_server.tools.contract_tool import check_not_refused
+from kernelmcp.sessions.caller import Caller, is_name
 from kernelmcp.sessions.fleet.fleet import Fleet
 
-# Arguments that name a session.
-ARGUMENTS = ("session_id", "from_session")
+# Arguments that name a session, and those that may have the address of something in one.
+NAMES, ADDRESSES = ("session_id", "from_session"), ("from_notebook", "path")
+SESSIONS = "kernelmcp://sessions/"
 # These only look at the disk, whichever server has the session.
 READ_BY_ALL = frozenset({"get_sessions"})
+# These are not about the connection's own session if they name none.
+WITHOUT_DEFAULT = frozenset({"get_sessions", "create_session", "get_execution"})
 
 
 class FleetCalls:
@@ -24,26 +29,37 @@ class FleetCalls:
 
     @asynccontextmanager
     async def call(self, tool: str, arguments: Mapping[str, Any], context: Ctx) -> AsyncIterator[None]:
-        """Surround a call of a tool. Raises `ResourceLimitExceeded`, `StorageFailed`."""
-        named = {name for argument in ARGUMENTS if isinstance(name := arguments.get(argument), str)}
-        async with self._with(named, context, is_moved=tool not in READ_BY_ALL, has_default=True):
-            yield
-
-    @asynccontextmanager
-    async def read(self, session_id: str | None, context: Ctx) -> AsyncIterator[None]:
-        """Surround a read of a resource."""
-        async with self._with({session_id} if session_id else set(), context, is_moved=True, has_default=False):
-            yield
-
-    @asynccontextmanager
-    async def _with(self, named: set[str], context: Ctx, *, is_moved: bool, has_default: bool) -> AsyncIterator[None]:
+        """Surround a call of a tool. Raises `ServerError`."""
+        check_not_refused(context)
         caller = self._callers(context)
-        if not named and has_default and (own := caller.default_handle) is not None:
-            named = {own}
-        sessions = sorted(filter(is_name, named)) if is_moved else []
-        await self._fleet.confirm()
-        for handle in sessions:
-            await self._fleet.bring(caller.principal, handle)
-        with self._fleet.noting_losses(caller.principal, sessions):
+        named = {each for name in NAMES if isinstance(each := arguments.get(name), str)}
+        named |= {each for name in ADDRESSES if (each := session_in(arguments.get(name))) is not None}
+        if not named and tool not in WITHOUT_DEFAULT and not arguments.get("execution_id"):
+            named = {own for own in (caller.default_handle,) if own is not None}
+        async with self._with(caller, named if tool not in READ_BY_ALL else ()):
             yield
-            await self._fleet.confirm()
+
+    @asynccontextmanager
+    async def read(self, uri: str, context: Ctx) -> AsyncIterator[None]:
+        """Surround a read of a resource. Raises `ServerError`."""
+        named = session_in(uri)
+        async with self._with(self._callers(context), () if named is None else (named,)):
+            yield
+
+    @asynccontextmanager
+    async def _with(self, caller: Caller, named: Iterable[str]) -> AsyncIterator[None]:
+        sessions = sorted(filter(is_name, named))
+        await self._fleet.confirm()
+        with self._fleet.using(caller.principal, sessions):
+            for handle in sessions:
+                await self._fleet.bring(caller.principal, handle)
+            with self._fleet.noting_losses(caller.principal, sessions):
+                yield
+                await self._fleet.confirm()
+
+
+def session_in(address: Any) -> str | None:
+    """The session that an address is about."""
+    if not isinstance(address, str) or not address.startswith(SESSIONS):
+        return None
+    return unquote(address.removeprefix(SESSIONS).partition("/")[0])

@@ -54,6 +54,10 @@ class Beats:
             if slot not in self._seen or self._seen[slot][0] != found:
                 self._seen[slot] = found, now
 
+    def known(self) -> list[str]:
+        """The servers that have used this home with a slot."""
+        return self._others()
+
     def is_dead(self, slot: str) -> bool:
         """True if this server shows no life. One of which there is no file is looked at from now on."""
         now = self._clock()

@@ -17,8 +17,9 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -28,9 +29,9 @@ import anyio.abc
 import anyio.to_thread
 import structlog
 
-from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, StorageFailed
+from kernelmcp.errors import ConfigurationError, SessionInUse, StorageFailed
 from kernelmcp.files import epochs
-from kernelmcp.files.home import Home, Lock, owner_of_lock
+from kernelmcp.files.home import LOCK_FILE, Home, Lock, owner_of_lock
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.fleet.beats import BEAT_SECONDS, SURE_SECONDS, Beats
@@ -41,11 +42,16 @@ from kernelmcp.sessions.storage.stored import StoredSessions
 # How long a call waits for a session that another server has, seconds.
 ARRIVE_SECONDS = 20.0
 ASK_SECONDS = 0.03
+# Attempts to take a session over, in a call.
+TAKEOVERS = 2
+# Copies of sessions at the same time.
+MAX_COPIES = 2
 # How often this server looks for the wishes of others.
 POLL_SECONDS = 0.1
-# At the start, for the previous server with this slot to end.
-SLOT_SECONDS = 10.0
-RANDOM_CHARS = 40
+# At the start, for the previous server with this slot to end, beyond the time it may drain.
+SLOT_SECONDS = 15.0
+# In a session's name, after the slot: 152 bits.
+RANDOM_CHARS = 38
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +88,10 @@ class Fleet:
         self._sure_at = -SURE_SECONDS
         """Until `SURE_SECONDS` after it, no other server takes over what this one has. By the monotonic clock."""
         self._renewing = asyncio.Lock()
+        # Threads of their own: beats must not wait for other work.
+        self._beating, self._copies = anyio.CapacityLimiter(1), anyio.CapacityLimiter(MAX_COPIES)
+        self._used = Counter[str]()
+        """The calls that are about a session, by the name of its directory."""
         self._releasing: set[str] = set()
         self._lost: dict[tuple[str, str], float] = {}
         """The sessions that others have taken over, and when this server noticed."""
@@ -98,71 +108,105 @@ class Fleet:
         return made or f"{self.slot}.{random}"
 
     def _find_made(self, principal: str, random: str) -> str | None:
-        prefix = self._stored.directory(principal, "").name
-        for found in self._home.sessions.glob(f"{prefix}*.{random}"):
-            return found.name.removeprefix(prefix)
-        return None
+        names = (f"{slot}.{random}" for slot in self._beats.known())
+        return next((name for name in names if self._stored.directory(principal, name).is_dir()), None)
 
     # -- calls --------------------------------------------------------------------------------------------------
 
     @contextmanager
     def noting_losses(self, principal: str, handles: list[str]) -> Iterator[None]:
-        """Raises `ResourceLimitExceeded` at the end if another server has taken one of these sessions over
+        """Raises `SessionInUse` at the end if another server has taken one of these sessions over
         meanwhile: what this server did with it does not count."""
         began = time.monotonic()
         yield
         for handle in handles:
             if self._lost.get((principal, handle), -1.0) >= began:
-                raise ResourceLimitExceeded(
+                raise SessionInUse(
                     f"another server has taken over session {handle!r}, because this one gave no sign of life",
                     "Call again.",
                     session_id=handle,
                 )
 
-    async def bring(self, principal: str, handle: str) -> None:
-        """Wait until no other server has this session. Raises `ResourceLimitExceeded` if one goes on using it."""
-        directory = self._stored.directory(principal, handle)
-        wish: Path | None = None
-        end, owner = time.monotonic() + ARRIVE_SECONDS, None
+    @contextmanager
+    def using(self, principal: str, handles: list[str]) -> Iterator[None]:
+        """A call that is about these sessions: they stay here until it ends."""
+        names = [self._stored.directory(principal, handle).name for handle in handles]
+        self._used.update(names)
         try:
-            while self._sessions.find_open(principal, handle) is None:
-                owner = await anyio.to_thread.run_sync(_owner, directory)
-                if not owner:
-                    return
-                if owner != self.slot and await anyio.to_thread.run_sync(self._beats.is_dead, owner):
-                    await self._take_over(directory, owner)
-                elif time.monotonic() > end:
-                    break
-                elif owner != self.slot and (wish is None or wish.parent != self._wanted(owner)):
-                    wish = self._wanted(owner) / directory.name
-                    await anyio.to_thread.run_sync(_touch, wish)
-                await anyio.sleep(ASK_SECONDS)
-            else:
-                return
+            yield
         finally:
-            if wish is not None:
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(partial(wish.unlink, missing_ok=True))
-        raise ResourceLimitExceeded(
-            f"session {handle!r} is busy in another server, {owner!r}",
-            "Try again later; get_execution has the output of its cells.",
-            session_id=handle,
-        )
+            self._used.subtract(names)
+            self._used = +self._used
 
-    def check_newest(self, directory: Path, place: Path) -> None:
-        """End attempts of others to take this session over, which this server has just locked in the usual way. Raises
-        `ResourceLimitExceeded` if one was faster."""
-        epochs.revoke(directory)
-        if epochs.place_of(directory) != place:
-            raise ResourceLimitExceeded(f"another server has just taken over session {directory.name!r}", "Call again.")
+    async def owner_of(self, principal: str, handle: str) -> str | None:
+        """The slot of another server that has this session, and shows life."""
+        owner = await anyio.to_thread.run_sync(_owner, self._stored.directory(principal, handle))
+        if owner is None or owner == self.slot or await anyio.to_thread.run_sync(self._beats.is_dead, owner):
+            return None
+        return owner
+
+    async def bring(self, principal: str, handle: str) -> None:
+        """Wait until no other server has this session. Raises `SessionInUse` if one goes on using it, and
+        `StorageFailed`."""
+        directory = self._stored.directory(principal, handle)
+        try:
+            owner = await self._bring(principal, handle, directory)
+        except OSError as exc:
+            raise StorageFailed(
+                f"session {handle!r} could not be brought here from another server: {exc.strerror}",
+                "Try again in a moment. The operator should check the home directory and its free space.",
+                session_id=handle,
+            ) from exc
+        if owner is not None:
+            raise SessionInUse(
+                f"session {handle!r} is in use by another server, {owner!r}: a cell runs there, or its variables "
+                "cannot be saved",
+                "Wait for its cell (get_execution), or use another session_id.",
+                session_id=handle,
+            )
+
+    async def _bring(self, principal: str, handle: str, directory: Path) -> str | None:
+        """The server that did not let it go. Raises OSError."""
+        end, takeovers, owner = time.monotonic() + ARRIVE_SECONDS, 0, None
+        try:
+            while True:
+                if (opened := self._sessions.find_open(principal, handle)) is not None:
+                    if not opened.life.is_ending:
+                        return None
+                    await asyncio.shield(opened.deleted)
+                    continue
+                owner = await anyio.to_thread.run_sync(self._ask, directory)
+                if owner is None:
+                    return None
+                if owner != self.slot and await anyio.to_thread.run_sync(self._beats.is_dead, owner):
+                    takeovers += 1
+                    await self._take_over(directory, owner)
+                if time.monotonic() > end or takeovers > TAKEOVERS:
+                    return owner
+                await anyio.sleep(ASK_SECONDS)
+        finally:
+            if owner is not None and owner != self.slot:
+                wish = self._wanted(owner) / directory.name
+                with anyio.CancelScope(shield=True), suppress(OSError):
+                    await anyio.to_thread.run_sync(partial(wish.unlink, missing_ok=True))
+
+    def _ask(self, directory: Path) -> str | None:
+        """The server that has the session, which is asked for it."""
+        owner = _owner(directory)
+        if owner is not None and owner != self.slot:
+            with suppress(FileNotFoundError):  # that server has never run to the end of its start
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                os.close(os.open(self._wanted(owner) / directory.name, flags, 0o600))
+        return owner
 
     async def _take_over(self, directory: Path, owner: str) -> None:
+        def is_left() -> bool:
+            return _owner(directory) == owner and self._beats.is_dead(owner)
+
         log.warning("a server shows no life; taking over a session of it", session=directory.name, slot=owner)
-        work = partial(
-            take_over, self._home, directory, lambda: _owner(directory) == owner and self._beats.is_dead(owner)
-        )
-        taken = await anyio.to_thread.run_sync(work)
-        log.info("took over a session" if taken else "another server was faster", session=directory.name)
+        work = partial(take_over, self._home, directory, is_left)
+        taken = await anyio.to_thread.run_sync(work, limiter=self._copies)
+        log.info("took over a session" if taken else "a session was not taken over", session=directory.name)
 
     # -- its life -----------------------------------------------------------------------------------------------
 
@@ -179,14 +223,14 @@ class Fleet:
 
     async def run(self) -> None:
         """Beat, look at the others, and let go what they want. Runs for the server's life."""
-        await anyio.to_thread.run_sync(partial(self._wanted(self.slot).mkdir, mode=0o700, exist_ok=True))
+        await anyio.to_thread.run_sync(_make_empty, self._wanted(self.slot))
         beaten = -BEAT_SECONDS
         while True:
             try:
                 if time.monotonic() - beaten >= BEAT_SECONDS:
                     beaten = time.monotonic()
                     await self._beat()
-                    await anyio.to_thread.run_sync(self._beats.look)
+                    await anyio.to_thread.run_sync(self._beats.look, limiter=self._beating)
                 await self._let_go()
             except OSError as exc:
                 log.error("the servers' directory cannot be used", error=str(exc))
@@ -199,16 +243,18 @@ class Fleet:
     async def _beat(self) -> None:
         """Raises OSError."""
         async with self._renewing:
-            was_sure = time.monotonic() - self._sure_at <= SURE_SECONDS
-            began = await anyio.to_thread.run_sync(self._beats.beat)
-            if not was_sure:
-                for session in self._sessions.every():
-                    directory = epochs.session_directory(session.place)
-                    if not await anyio.to_thread.run_sync(_still_has, session.place, directory):
-                        self._lost[session.principal, session.id] = time.monotonic()
-                        log.warning("another server has taken over a session", session=session.id)
-                        self._sessions.give_up(session)
+            began = await anyio.to_thread.run_sync(self._beats.beat, limiter=self._beating)
+            # Asked now: if this beat came too late, others may have seen none in between.
+            if time.monotonic() - self._sure_at > SURE_SECONDS:
+                await self._look_what_is_left()
             self._sure_at = began
+
+    async def _look_what_is_left(self) -> None:
+        for session in self._sessions.every():
+            if not await anyio.to_thread.run_sync(_still_has, session, limiter=self._beating):
+                self._lost[session.principal, session.id] = time.monotonic()
+                log.warning("another server has taken over a session", session=session.id)
+                self._sessions.give_up(session)
 
     async def _let_go(self) -> None:
         for name in await anyio.to_thread.run_sync(_listed, self._wanted(self.slot)):
@@ -217,9 +263,11 @@ class Fleet:
                 background.start(self._tasks, "letting a session go", partial(self._release, name))
 
     async def _release(self, name: str) -> None:
+        """Whoever wants it goes on asking until it is free."""
         try:
+            await anyio.to_thread.run_sync(partial((self._wanted(self.slot) / name).unlink, missing_ok=True))
             for session in self._sessions.every():
-                if epochs.session_directory(session.place).name == name:
+                if epochs.session_directory(session.place).name == name and not self._used[name]:
                     await self._sessions.release(session)
         finally:
             self._releasing.discard(name)
@@ -228,20 +276,20 @@ class Fleet:
         return self._folder / f"{slot}.wanted"
 
 
-@contextmanager
-def holding_slot(home: Home, slot: str) -> Iterator[None]:
-    """Be the server with this slot. Waits for the end of the previous one. Blocking. Raises `ConfigurationError`."""
+@asynccontextmanager
+async def holding_slot(home: Home, slot: str, drain_seconds: float) -> AsyncIterator[None]:
+    """Be the server with this slot. Waits for the end of the previous one. Raises `ConfigurationError`."""
     home.servers.mkdir(mode=0o700, exist_ok=True)
     lock = Lock(home.servers / f"{slot}.lock")
     try:
-        end = time.monotonic() + SLOT_SECONDS
-        while not lock.try_acquire():
-            if time.monotonic() > end:
-                raise ConfigurationError(
-                    f"another server with the slot {slot!r} uses this home",
-                    "Give each server a server.slot of its own (KERNELMCP_SERVER__SLOT), or stop the other one.",
-                )
-            time.sleep(POLL_SECONDS)
+        with anyio.move_on_after(drain_seconds + SLOT_SECONDS) as limit:
+            while not lock.try_acquire():  # noqa: ASYNC110  # another process's lock
+                await anyio.sleep(POLL_SECONDS)
+        if limit.cancelled_caught:
+            raise ConfigurationError(
+                f"another server with the slot {slot!r} uses this home",
+                "Give each server a server.slot of its own (KERNELMCP_SERVER__SLOT), or stop the other one.",
+            )
         yield
     finally:
         lock.close()
@@ -255,14 +303,21 @@ def _owner(directory: Path) -> str | None:
         return None
 
 
-def _still_has(place: Path, directory: Path) -> bool:
-    epochs.revoke(directory)
-    return epochs.place_of(directory) == place
+def _still_has(session: Session) -> bool:
+    """True if no other server has a newer epoch of it, or has deleted it. Ends attempts to make one. Blocking."""
+    directory = epochs.session_directory(session.place)
+    try:
+        epochs.revoke(directory)
+        epochs.sweep(directory)
+        return epochs.place_of(directory) == session.place and session.lock.is_at(session.place / LOCK_FILE)
+    except FileNotFoundError:
+        return False
 
 
-def _touch(wish: Path) -> None:
-    with suppress(FileNotFoundError):  # that server has never run to the end of its start
-        os.close(os.open(wish, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+def _make_empty(folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for name in _listed(folder):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _listed(folder: Path) -> list[str]:

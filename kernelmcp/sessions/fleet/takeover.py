@@ -8,17 +8,17 @@ copy began. Blocking. Must not know kernels.
 from collections.abc import Callable
 from pathlib import Path
 
-from kernelmcp.cells.lookup import LOG
 from kernelmcp.executions.kept_executions import OUTPUTS
 from kernelmcp.files import epochs
 from kernelmcp.files.home import LOCK_FILE, Home
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.files.workspace import Quota
+from kernelmcp.notebook.transcript import NOTEBOOK
 from kernelmcp.sessions.storage.record import read_record
 from kernelmcp.sessions.storage.session_files import find_sandbox
 
-# Those of the kept executions only the server uses that made them.
-OMITTED = frozenset({LOCK_FILE, epochs.EPOCHS, OUTPUTS})
+# Those of the kept executions only the server uses that made them, and the notebook is made from the log.
+OMITTED = frozenset({LOCK_FILE, epochs.EPOCHS, OUTPUTS, NOTEBOOK})
 # The files are within their quota already.
 NO_LIMIT = Quota(2**62, 2**31)
 
@@ -34,7 +34,7 @@ def take_over(home: Home, directory: Path, is_left: Callable[[], bool]) -> bool:
         # later revokes the draft.
         if not is_left():
             return False
-        epochs.copy_place(epochs.place_of(directory), draft, LOG, OMITTED)
+        epochs.copy_place(epochs.place_of(directory), draft, OMITTED)
         if (record := read_record(draft)) is None:
             return False
         old = find_sandbox(home, record.sandboxes)

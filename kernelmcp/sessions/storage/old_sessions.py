@@ -19,7 +19,7 @@ import structlog
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError
-from kernelmcp.files.epochs import place_of
+from kernelmcp.files.epochs import is_superseded, place_of, revoke
 from kernelmcp.files.home import LOCK_FILE, Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.sessions.storage.disk_use import CHECK_SECONDS, DiskUse
@@ -115,10 +115,13 @@ class OldSessions:
         if not directory.is_dir():
             return False
         try:
-            lock = lock_session(place_of(directory), directory.name)
+            lock = lock_session(place := place_of(directory), directory.name)
         except (ServerError, OSError):
             return False
         try:
+            revoke(directory)
+            if is_superseded(place):
+                return False
             record = read_record(directory)
             if record is None or record.last_used_at != last_used_at:
                 return False

@@ -15,7 +15,7 @@ import structlog
 
 from kernelmcp.errors import ServerError, SessionDamaged
 from kernelmcp.files.epochs import delete_place, session_directory
-from kernelmcp.files.home import RECORD_FILES, Home, SandboxDirectory
+from kernelmcp.files.home import LOCK_FILE, RECORD_FILES, Home, SandboxDirectory
 from kernelmcp.files.listing import Entry
 from kernelmcp.files.tree_copy import Copied
 from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
@@ -239,7 +239,7 @@ class SessionFiles:
         OSError."""
         if self.sandbox is not None:
             self.sandbox.delete_for_good()
-        delete_place(self._place, RECORD_FILES)
+        delete_place(self._place, (*RECORD_FILES, LOCK_FILE))
 
     # -- the record ---------------------------------------------------------------------------------------------
 

@@ -59,7 +59,10 @@ class StoredSessions:
         not read again. Raises OSError and `StorageFailed`."""
         before, known = self._known, dict[Path, tuple[tuple[int, ...], Record]]()
         for directory in self._home.sessions.iterdir():
-            file = _identity(place_of(directory) / RECORD_FILES[0])
+            try:
+                file = _identity(place_of(directory) / RECORD_FILES[0])
+            except OSError:
+                continue
             if file and directory in before and before[directory][0] == file:
                 known[directory] = before[directory]
                 continue
@@ -109,6 +112,14 @@ class StoredSessions:
             if events and event.kind_of(events[-1])[0] != "cancelled":
                 return record
         return None
+
+    def find_running(self, record: Record, execution_id: str) -> Execution | None:
+        """An execution that runs in another server, with its output so far; None if it has ended. Raises `OSError`."""
+        directory = self.directory(record.principal, record.session_id)
+        ended, events = find(place_of(directory) / LOG, execution_id)
+        if ended is not None or not events:
+            return None
+        return recorded.running(events, execution_id, record.session_id, record.principal)
 
     def workspaces(self, record: Record) -> list[Path]:
         """The directories that may have the files of a session."""
