@@ -26,6 +26,7 @@ from code_mode_bench import measure_code_mode
 from confinement_bench import measure_confinement
 from crowd_bench import measure_crowd
 from end_bench import measure_ends
+from fleet_bench import measure_fleet
 from hibernate_bench import measure_hibernation
 from http_bench import http_server, measure_calls, soak
 from lab_bench import measure_lab
@@ -258,6 +259,7 @@ def main() -> int:
     parser.add_argument("--views", action="store_true", help="views of MCP Apps, in a browser; nothing else")
     parser.add_argument("--hibernate", action="store_true", help="saved variables; nothing else")
     parser.add_argument("--crowd", action="store_true", help="1,000 sessions, 20 live (half an hour); nothing else")
+    parser.add_argument("--fleet", action="store_true", help="calls through HAProxy, and directly; nothing else")
     parser.add_argument("--sessions", type=int, default=1000, help="of the crowd (default 1000)")
     parser.add_argument("--calls", type=int, default=5000, help="to the crowd (default 5000)")
     parser.add_argument("--rounds", type=int, default=200, help="executions to time (default 200)")
@@ -276,6 +278,7 @@ def main() -> int:
         "views": measure_views,
         "hibernate": measure_hibernation,
         "crowd": lambda folder: measure_crowd(folder, options.sessions, options.calls),
+        "fleet": measure_fleet,
     }
     if chosen := [measured for name, measured in parts.items() if getattr(options, name)]:
         with tempfile.TemporaryDirectory(prefix="kmb-") as name:
