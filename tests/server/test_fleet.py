@@ -91,6 +91,73 @@ def test_a_session_moves_with_its_calls(both: tuple[HttpServer, HttpServer], mod
     anyio.run(scenario)
 
 
+def test_addresses_bring_their_session_too(both: tuple[HttpServer, HttpServer]) -> None:
+    async def scenario() -> None:
+        async with both[0].client(mode=MODERN) as one, both[1].client(mode=MODERN) as two:
+            await listed(one), await listed(two)
+            await run(one, "x = 1\nopen('f.txt', 'w').write('kept')", session_id="moving")
+            read = await two.call_tool("read_file", {"path": "kernelmcp://sessions/moving/files/f.txt"})
+            assert read.structured_content["content"] == "kept"
+            await run(one, "x += 1", session_id="moving")
+            cells = {"from_notebook": "kernelmcp://sessions/moving/notebook", "session_id": "again"}
+            made = (await two.call_tool("create_session", cells)).structured_content
+            assert (made["replay"]["ended"], made["replay"]["status"]) == (2, "ok"), made
+            await run(one, "x += 1", session_id="moving")
+            resource = await two.read_resource("kernelmcp://sessions/%6Doving/files/f.txt")
+            assert resource.contents[0].text == "kept"
+            await run(one, "x += 1", session_id="moving")
+            forked = (await two.call_tool("create_session", {"from_session": "moving"})).structured_content
+            assert (await run(two, "x", session_id=forked["session_id"]))["result"] == "4"
+
+    anyio.run(scenario)
+
+
+def test_a_session_is_deleted_at_another_server(both: tuple[HttpServer, HttpServer], tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with both[0].client(mode=MODERN) as one, both[1].client(mode=MODERN) as two:
+            await listed(one), await listed(two)
+            await run(one, "x = 1", session_id="short")
+            await two.call_tool("destroy_session", {"session_id": "short"})
+            assert list((tmp_path / "home" / "sessions").iterdir()) == []
+            found = await run(one, "'x' in globals()", session_id="short")
+            assert (found["session_created"], found["result"]) == (True, "False")
+
+    anyio.run(scenario)
+
+
+def test_variables_that_cannot_be_saved_keep_a_session_where_it_is(servers: Servers) -> None:
+    both = [servers.start(slot, SESSIONS__HIBERNATE="false") for slot in SLOTS]
+
+    async def scenario() -> None:
+        async with both[0].client(mode=MODERN) as one, both[1].client(mode=MODERN) as two:
+            await listed(one), await listed(two)
+            await run(one, "x = 1", session_id="stays")
+            assert await error_code(two, "execute_code", code="x", session_id="stays") == "RESOURCE_LIMIT_EXCEEDED"
+            assert (await run(one, "x", session_id="stays"))["result"] == "1"
+            await one.call_tool("stop_session", {"session_id": "stays"})
+            assert (await run(two, "1", session_id="stays"))["state_lost"]
+
+    anyio.run(scenario)
+
+
+def test_a_wish_counts_once(both: tuple[HttpServer, HttpServer], tmp_path: Path) -> None:
+    """Of a server that has died since, or anything else in that folder."""
+
+    async def scenario() -> None:
+        async with both[0].client(mode=MODERN) as one:
+            await run(await listed(one), "x = 1", session_id="wanted")
+            directory = next((tmp_path / "home" / "sessions").glob("*wanted"))
+            wishes = [
+                tmp_path / "home" / "servers" / "s1.wanted" / name for name in (directory.name, "no such", "n" * 200)
+            ]
+            for wish in wishes:
+                wish.touch()
+            assert await anyio.to_thread.run_sync(lambda: wait_until(lambda: not any(map(Path.exists, wishes))))
+            assert (await run(one, "x", session_id="wanted"))["result"] == "1"
+
+    anyio.run(scenario)
+
+
 def test_a_busy_session_stays_where_it_runs(both: tuple[HttpServer, HttpServer], tmp_path: Path) -> None:
     async def scenario() -> None:
         async with both[0].client(mode=MODERN) as one, both[1].client(mode=MODERN) as two:
