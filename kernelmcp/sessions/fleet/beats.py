@@ -5,6 +5,7 @@ the same for `DEAD_SECONDS` while this server was looking. Blocking.
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,7 @@ class Beats:
         self._seen: dict[str, tuple[bytes, float]] = {}
         """What each server's file had, and when that was seen first."""
         self._looked = clock()
+        self._lock = threading.Lock()
 
     def beat(self) -> float:
         """Change this server's file; returns the time before. Raises OSError."""
@@ -45,6 +47,10 @@ class Beats:
 
     def look(self) -> None:
         """Look at the files of the others."""
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
         now = self._clock()
         if now - self._looked > LOOK_SECONDS:
             self._seen = {slot: (found, now) for slot, (found, _) in self._seen.items()}
@@ -60,9 +66,10 @@ class Beats:
 
     def is_dead(self, slot: str) -> bool:
         """True if this server shows no life. One of which there is no file is looked at from now on."""
-        now = self._clock()
-        found, since = self._seen.setdefault(slot, (self._read(slot), now))
-        return now - self._looked <= LOOK_SECONDS and now - since >= DEAD_SECONDS and self._read(slot) == found
+        with self._lock:
+            now = self._clock()
+            found, since = self._seen.setdefault(slot, (self._read(slot), now))
+            return now - self._looked <= LOOK_SECONDS and now - since >= DEAD_SECONDS and self._read(slot) == found
 
     def _others(self) -> list[str]:
         try:

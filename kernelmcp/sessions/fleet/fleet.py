@@ -223,7 +223,7 @@ class Fleet:
 
     async def run(self) -> None:
         """Beat, look at the others, and let go what they want. Runs for the server's life."""
-        await anyio.to_thread.run_sync(_make_empty, self._wanted(self.slot))
+        await anyio.to_thread.run_sync(_make_empty, self._wanted(self.slot), limiter=self._beating)
         beaten = -BEAT_SECONDS
         while True:
             try:
@@ -257,7 +257,7 @@ class Fleet:
                 self._sessions.give_up(session)
 
     async def _let_go(self) -> None:
-        for name in await anyio.to_thread.run_sync(_listed, self._wanted(self.slot)):
+        for name in await anyio.to_thread.run_sync(_listed, self._wanted(self.slot), limiter=self._beating):
             if name not in self._releasing:
                 self._releasing.add(name)
                 background.start(self._tasks, "letting a session go", partial(self._release, name))
