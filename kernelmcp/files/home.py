@@ -7,6 +7,7 @@
     home/secret                  the secret of the servers that share the home (home_secret.py)
     home/version                 the format of the home: a program that knows only earlier ones does not touch it
     home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4); beside it <random>-offered/
+    home/requests/               calls that a balancer may repeat (mcp_server/tools/repeated_calls.py)
     home/servers/                of servers that share the home (sessions/fleet/)
     runtime/<random>/            sockets and connection files of one server process, lock
 

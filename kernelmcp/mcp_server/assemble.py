@@ -30,6 +30,7 @@ from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.fleet_calls import FleetCalls
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
+from kernelmcp.mcp_server.tools.repeated_calls import RepeatedCalls
 from kernelmcp.mcp_server.tools.session_tools import SessionTools
 from kernelmcp.mcp_server.views.apps import Views
 from kernelmcp.preflight import check_change
@@ -105,7 +106,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             log_level="WARNING",
         )
         if registry.fleet is not None:
-            server.fleet_calls = FleetCalls(registry.fleet, callers)
+            server.fleet_calls = FleetCalls(registry.fleet, callers, RepeatedCalls(home.root))
             drain_seconds = settings.config.transport_http.drain_seconds
             await stack.enter_async_context(holding_slot(home, registry.fleet.slot, drain_seconds))
             tasks.start_soon(registry.fleet.run)

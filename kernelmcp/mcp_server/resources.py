@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import anyio.to_thread
@@ -29,7 +30,6 @@ from kernelmcp.mcp_server.descriptions import describe, describe_all
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
 from kernelmcp.mcp_server.progress import wait_for_news
-from kernelmcp.mcp_server.results.execution_result import error_result
 from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.mcp_server.told import Told
@@ -79,11 +79,8 @@ class ResourceServer(MCPServer[Any]):
         if self.fleet_calls is None or context is None:
             result = await super().call_tool(name, arguments, context)
         else:
-            try:
-                async with self.fleet_calls.call(name, arguments, context):
-                    result = await super().call_tool(name, arguments, context)
-            except ServerError as exc:
-                result = error_result(exc)
+            call = partial(super().call_tool, name, arguments, context)
+            result = await self.fleet_calls.answer(name, arguments, context, call)
         if context is None or isinstance(result, InputRequiredResult):
             return result
         return self.structured.in_result(self.callers.in_result(result), context.request_context)

@@ -253,22 +253,32 @@ def test_two_servers_with_one_slot(servers: Servers) -> None:
         servers.start("s1", TRANSPORT_HTTP__DRAIN_SECONDS="0")
 
 
-def call(code: str, session_id: str | None = None) -> dict[str, Any]:
-    arguments = {"code": code} | ({"session_id": session_id} if session_id else {})
+def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     meta = {
         "io.modelcontextprotocol/protocolVersion": MODERN,
         "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {},
     }
-    params = {"name": "execute_code", "arguments": arguments, "_meta": meta}
+    params = {"name": name, "arguments": arguments, "_meta": meta}
     return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
 
 
 def post(server: HttpServer, code: str, session_id: str | None = None, **headers: str) -> dict[str, Any]:
+    """Run a cell."""
+    arguments = {"code": code} | ({"session_id": session_id} if session_id else {})
+    return send(server, "execute_code", arguments, headers)
+
+
+def tool(server: HttpServer, called: str, request_id: str | None = None, **arguments: Any) -> dict[str, Any]:
+    """Call another tool."""
+    return send(server, called, arguments, {"X_Request_ID": request_id} if request_id else {})
+
+
+def send(server: HttpServer, name: str, arguments: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
     """A call of a client that knows nothing of the tools."""
     answer = server.post(
-        call(code, session_id),
-        **{"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "execute_code"},
+        call(name, arguments),
+        **{"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": name},
         **{name.replace("_", "-"): value for name, value in headers.items()},
     )
     if answer.headers["content-type"].startswith("text/event-stream"):
@@ -351,6 +361,38 @@ class TestRepeatedRequests:
         assert second["session_id"] == first["session_id"]
         assert second["execution_id"] == first["execution_id"]
         assert first["session_id"].startswith("s1.")
+
+    def test_other_tools(self, both: tuple[HttpServer, HttpServer]) -> None:
+        """What must not be done twice: the second server gives the answer of the first."""
+        for number in range(3):
+            post(both[0], f"n = {number}", "again")
+            tool(both[0], "checkpoint_session", session_id="again", name=f"c{number}")
+        arguments = {"session_id": "again", "name": "c1"}
+        first = content(tool(both[0], "restore_session", request_id=self.ID, **arguments))
+        post(both[0], "n = 'later'", "again")
+        both[0].stop()
+        assert content(tool(both[1], "restore_session", request_id=self.ID, **arguments)) == first
+        assert content(post(both[1], "n", "again"))["result"] == "'later'"
+        assert content(tool(both[1], "restore_session", request_id=self.ID[::-1], **arguments))["checkpoint"] == "c1"
+        assert content(post(both[1], "n", "again"))["result"] == "1"
+
+    def test_a_notebook_that_was_run_for_a_new_session(self, both: tuple[HttpServer, HttpServer]) -> None:
+        post(both[0], "open('/workspace/f', 'a').write('ran ')", "source")
+        notebook = {"from_notebook": "kernelmcp://sessions/source/notebook"}
+        first = content(tool(both[0], "create_session", request_id=self.ID, **notebook))
+        both[0].stop()
+        second = content(tool(both[1], "create_session", request_id=self.ID, **notebook))
+        assert second == first
+        assert content(post(both[1], "open('f').read()", first["session_id"]))["result"] == "'ran '"
+
+    def test_a_call_that_nobody_has_answered(self, both: tuple[HttpServer, HttpServer], tmp_path: Path) -> None:
+        post(both[0], "n = 1", "again")
+        tool(both[0], "stop_session", request_id=self.ID, session_id="again")
+        answer = next((tmp_path / "home" / "requests").iterdir())
+        answer.write_bytes(b"")
+        refused = content(tool(both[1], "stop_session", request_id=self.ID, session_id="again"))
+        assert refused["error"]["error_code"] == "RESOURCE_LIMIT_EXCEEDED"
+        assert "begun by a server that ended" in refused["error"]["message"]
 
     def test_a_single_server_believes_no_id(self, tmp_path: Path) -> None:
         with serving(tmp_path) as server:

@@ -1,13 +1,18 @@
 """Calls of a server among several that share its home: each first brings the sessions that it names to this server, and
 counts only if they are still here at its end."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
+from mcp_types import CallToolResult, InputRequiredResult
+
+from kernelmcp.errors import ServerError, StorageFailed
 from kernelmcp.mcp_server.callers import Callers, Ctx
+from kernelmcp.mcp_server.results.execution_result import error_result
 from kernelmcp.mcp_server.tools.contract_tool import check_not_refused
+from kernelmcp.mcp_server.tools.repeated_calls import RepeatedCalls
 from kernelmcp.sessions.caller import Caller, is_name
 from kernelmcp.sessions.fleet.fleet import Fleet
 
@@ -19,25 +24,49 @@ READ_BY_ALL = frozenset({"get_sessions"})
 # These are not about the connection's own session if they name none.
 WITHOUT_DEFAULT = frozenset({"get_sessions", "create_session", "get_execution"})
 
+Result = TypeVar("Result", bound=CallToolResult | InputRequiredResult)
+
 
 class FleetCalls:
     """The calls of one server."""
 
-    def __init__(self, fleet: Fleet, callers: Callers) -> None:
+    def __init__(self, fleet: Fleet, callers: Callers, repeated: RepeatedCalls) -> None:
         self._fleet = fleet
         self._callers = callers
+        self._repeated = repeated
 
-    @asynccontextmanager
-    async def call(self, tool: str, arguments: Mapping[str, Any], context: Ctx) -> AsyncIterator[None]:
-        """Surround a call of a tool. Raises `ServerError`."""
-        check_not_refused(context)
-        caller = self._callers(context)
+    async def answer(
+        self, tool: str, arguments: Mapping[str, Any], context: Ctx, call: Callable[[], Awaitable[Result]]
+    ) -> Result | CallToolResult:
+        """Make a call of a tool, unless it is one that was made already."""
+        try:
+            check_not_refused(context)
+            caller = self._callers(context)
+            key = self._repeated.key_of(tool, arguments, caller)
+            before = None if key is None else await self._repeated.begin(key)
+        except ServerError as exc:
+            return error_result(exc)
+        except OSError as exc:
+            return error_result(StorageFailed(f"the server cannot use its home: {exc.strerror}", "Try again."))
+        if before is not None:
+            return before
+        result: Result | CallToolResult
+        try:
+            async with self._with(caller, self._named(tool, arguments, caller)):
+                result = await call()
+        except ServerError as exc:
+            result = error_result(exc)
+        if key is not None and isinstance(result, CallToolResult):
+            await self._repeated.end(key, result)
+        return result
+
+    def _named(self, tool: str, arguments: Mapping[str, Any], caller: Caller) -> Iterable[str]:
+        """The sessions that must be here."""
         named = {each for name in NAMES if isinstance(each := arguments.get(name), str)}
         named |= {each for name in ADDRESSES if (each := session_in(arguments.get(name))) is not None}
         if not named and tool not in WITHOUT_DEFAULT and not arguments.get("execution_id"):
             named = {own for own in (caller.default_handle,) if own is not None}
-        async with self._with(caller, named if tool not in READ_BY_ALL else ()):
-            yield
+        return named if tool not in READ_BY_ALL else ()
 
     @asynccontextmanager
     async def read(self, uri: str, context: Ctx) -> AsyncIterator[None]:
