@@ -243,7 +243,8 @@ class Server:
     # -- the end ------------------------------------------------------------------------------------------------
 
     async def _drain(self, running: "App") -> None:
-        """Let running cells finish; then interrupt them. Results can be fetched until then."""
+        """Let running cells finish; then interrupt them. Results can be fetched until then, with a slot from the other
+        servers."""
         web = self._the_web()
         web.draining = True
         others_answer = running.registry.fleet is not None
@@ -255,6 +256,7 @@ class Server:
             return not _busy(running) and not (others_answer and web.throttle.active)
 
         await _until(lambda: is_drained() or anyio.current_time() - began >= self._drain_bound(), math.inf)
+        running.registry.draining = True
         if left := _busy(running):
             log.warning("interrupting what still runs", executions=left)
             for session in running.registry.every():

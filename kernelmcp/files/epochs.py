@@ -12,13 +12,13 @@ import os
 import re
 import secrets
 import shutil
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from kernelmcp.files.safe_open import delete_for_good, delete_tree
 
 EPOCHS = "epochs"
-LOG_SUFFIX = ".jsonl"
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 # An epoch that is being made, and one that was revoked.
 _DRAFT, _REVOKED = ".next-", ".old-"
@@ -76,12 +76,12 @@ def sweep(directory: Path) -> None:
             delete_tree(directory / EPOCHS / name)
 
 
-def copy_place(place: Path, draft: Path, omitted: frozenset[str]) -> None:
+def copy_place(place: Path, draft: Path, grows: str, omitted: frozenset[str]) -> None:
     """Copy a session's files into a draft. They are shared as far as the file system can, for they are only ever
-    replaced as a whole; all but logs, which grow: of them, the draft gets the complete lines. Raises OSError."""
+    replaced as a whole; all but the one that `grows`, of which the draft gets the complete lines. Raises OSError."""
 
     def copy(source: str, target: str) -> None:
-        if source.endswith(LOG_SUFFIX):
+        if source == str(place / grows):
             data = Path(source).read_bytes()
             Path(target).write_bytes(data[: data.rfind(b"\n") + 1])
             return
@@ -105,17 +105,16 @@ def delete_place(place: Path, last: tuple[str, ...]) -> None:
     """Delete a session's files, the `last` ones after all others and in this order, and its directory unless another
     server has taken the session over. Raises OSError."""
     directory = session_directory(place)
-    for folder in dict.fromkeys((directory, place)):
-        for entry in list(folder.iterdir()):
-            if entry.name != EPOCHS and (entry.name not in last or folder != place):
-                delete_for_good(entry)
+    _delete_but(place, last)
     revoke(directory)
     sweep(directory)
-    for name in _listed(directory):
-        if _NUMBER.fullmatch(name) and int(name) < _number(place):
-            delete_for_good(directory / EPOCHS / name)
+    for older in _older(place):
+        _delete_but(older, ())
+        if older != directory:
+            older.rmdir()
     for name in last:
-        (place / name).unlink(missing_ok=True)
+        delete_for_good(place / name)
+    _delete_but(place, ())  # a write that was under way
     if place != directory:
         place.rmdir()
     if is_superseded(place):
@@ -123,6 +122,28 @@ def delete_place(place: Path, last: tuple[str, ...]) -> None:
     for folder in (directory / EPOCHS, directory):
         with suppress(FileNotFoundError):
             folder.rmdir()
+
+
+def delete_older(place: Path, is_free: Callable[[Path], AbstractContextManager[bool]]) -> None:
+    """Delete what is in the epochs before this one that no server has any more: `is_free` tells it of one, and keeps it
+    so. Raises OSError."""
+    for older in _older(place):
+        with is_free(older) as free:
+            if free:
+                _delete_but(older, ())
+
+
+def _delete_but(place: Path, kept: tuple[str, ...]) -> None:
+    for entry in list(place.iterdir()):
+        if entry.name != EPOCHS and entry.name not in kept:
+            delete_for_good(entry)
+
+
+def _older(place: Path) -> list[Path]:
+    """The places of the epochs before this one."""
+    directory, own = session_directory(place), _number(place)
+    names = [name for name in _listed(directory) if _NUMBER.fullmatch(name) and int(name) < own]
+    return [directory / EPOCHS / name for name in names] + ([directory] if own else [])
 
 
 def _number(place: Path) -> int:

@@ -52,6 +52,8 @@ RECORD_FILES = ("session.json", "session.copy.json")
 # In the directory of a session or a server: whoever has it locked owns the directory.
 LOCK_FILE = "lock"
 LOCK_ATTEMPTS = 5
+# `owner_of_lock` holds a lock for less.
+LOOK_SECONDS = 0.002
 # The name of a server among several with one home (`server.slot`).
 MAX_SLOT_BYTES = 24
 SLOT = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
@@ -168,7 +170,7 @@ class Lock:
 
     def note(self, text: str) -> None:
         """Write who has it. Raises OSError."""
-        if os.fstat(self._fd).st_size or text:
+        if os.pread(self._fd, MAX_SLOT_BYTES + 1, 0) != text.encode():
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, text.encode(), 0)
 
@@ -444,6 +446,16 @@ def _named_in(session: Path) -> set[str] | None:
     return None if found is None and damaged else found or set()
 
 
+@contextmanager
+def free_place(place: Path) -> Iterator[bool]:
+    """True if no server has the session at this place, and none gets it meanwhile. Raises OSError."""
+    if not place.is_dir():
+        yield False
+        return
+    with closing(Lock(place / LOCK_FILE)) as lock:
+        yield lock.try_acquire()
+
+
 def owner_of_lock(place: Path) -> str | None:
     """The slot of the server that has a session's lock; None if none has, or one without a slot. Raises OSError."""
     try:
@@ -471,22 +483,27 @@ def lock_session(directory: Path, session_id: str, *, make: bool = True, slot: s
     """
     file = directory / LOCK_FILE
     try:
+        is_deleted = True
         for _ in range(LOCK_ATTEMPTS):
             if make:
                 directory.mkdir(mode=0o700, exist_ok=True)
             lock = Lock(file)
             try:
-                if not lock.try_acquire():
-                    break
-                if lock.is_at(file):
+                if lock.try_acquire() and lock.is_at(file):
                     lock.note(slot or "")
                     return lock
+                is_deleted = not lock.is_at(file)
             except BaseException:
                 lock.close()
                 raise
-            lock.close()  # it was deleted with its session meanwhile
+            lock.close()
+            if not is_deleted:  # another server has it or, if there are others, has just looked who has it
+                if slot is None:
+                    break
+                time.sleep(LOOK_SECONDS)
         else:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+            if is_deleted:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
     except (IsADirectoryError, FileExistsError) as exc:
         raise SessionDamaged(
             f"session {session_id!r} cannot be locked: {exc.filename} is not a regular file or directory",
@@ -499,7 +516,6 @@ def lock_session(directory: Path, session_id: str, *, make: bool = True, slot: s
             "The operator should check its home directory: it must exist and be writable.",
             session_id=session_id,
         ) from exc
-    lock.close()
     raise SessionInUse(
         f"session {session_id!r} is in use by another kernelmcp server on this machine"
         if slot is None

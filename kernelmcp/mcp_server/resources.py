@@ -244,7 +244,7 @@ class Resources:
             since = Cursor.parse(asked.since)
         except ServerError:
             since = Cursor()  # everything
-        has_news = View(execution, since).end != since or execution.done.is_set()
+        has_news = View(execution, since).end != since or execution.done.is_set() or execution.is_elsewhere
         if not has_news and asked.wait_seconds > 0 and self._waiting < MAX_WAITING:
             self._waiting += 1
             try:

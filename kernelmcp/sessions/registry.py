@@ -6,6 +6,7 @@ know MCP.
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import anyio
 import anyio.abc
 import structlog
 
+from kernelmcp.atomic import NO_FILE
 from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import (
@@ -27,7 +29,7 @@ from kernelmcp.errors import (
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files import epochs
-from kernelmcp.files.home import Home, lock_session
+from kernelmcp.files.home import Home, free_place, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.kernel.pool import Pool
@@ -234,7 +236,7 @@ class Registry:
                 return found
         find = self.stored.find_execution
         past = await anyio.to_thread.run_sync(find, caller, execution_id)
-        end = time.monotonic() + wait_seconds
+        end, seen = time.monotonic() + wait_seconds, NO_FILE
         while (
             isinstance(past, Record)
             and self.fleet is not None
@@ -244,7 +246,8 @@ class Registry:
                 past = await anyio.to_thread.run_sync(self.stored.find_running, past, execution_id) or past
                 break
             await anyio.sleep(ELSEWHERE_SECONDS)
-            past = await anyio.to_thread.run_sync(find, caller, execution_id)
+            if (stamp := await anyio.to_thread.run_sync(self.stored.stamp_of_log, past)) != seen:
+                seen, past = stamp, await anyio.to_thread.run_sync(find, caller, execution_id)
         if isinstance(past, Record):
             if self.fleet is not None:
                 await self.fleet.bring(past.principal, past.session_id)
@@ -339,10 +342,10 @@ class Registry:
         lock = lock_session(place, record.session_id, slot=self._settings.config.server.slot)
         try:
             # A server may have been about to take it over from one that has just ended.
-            if epochs.revoke(directory):
-                background.start(
-                    self._tasks, "sweeping epochs", lambda: anyio.to_thread.run_sync(epochs.sweep, directory)
-                )
+            has_old = epochs.revoke(directory) or place != directory
+            if has_old:
+                tidy = partial(_delete_old, place)
+                background.start(self._tasks, "deleting epochs", lambda: anyio.to_thread.run_sync(tidy))
             if epochs.is_superseded(place):
                 raise SessionInUse(f"another server has just taken over session {record.session_id!r}", "Call again.")
             # Read it again: another server may have moved or deleted the files before it released the lock.
@@ -364,14 +367,14 @@ class Registry:
 
     # -- among other servers (fleet.Sessions) ---------------------------------------------------------------------
 
-    async def release(self, session: Session) -> None:
+    async def release(self, session: Session, is_used: Callable[[], bool]) -> None:
         key = session.principal, session.id
         next_attempt = session.queue.binding.variables.saved.next_attempt
         if not session.is_idle or key == self._pinned or time.monotonic() < next_attempt:
             return
         with suppress(StateNotSaved):
             await session.stop_if_idle(must_end=False, must_save=True)
-        if session.is_settled and self._sessions.get(key) is session:
+        if session.is_settled and not is_used() and self._sessions.get(key) is session:
             self._unload(session)
 
     def give_up(self, session: Session) -> None:
@@ -432,6 +435,12 @@ class Registry:
         async with anyio.create_task_group() as tasks:
             for session in self._sessions.values():
                 tasks.start_soon(session.close)
+
+
+def _delete_old(place: Path) -> None:
+    """Delete what servers that have ended have left of a session that was taken over. Blocking."""
+    epochs.sweep(epochs.session_directory(place))
+    epochs.delete_older(place, free_place)
 
 
 def _has_kernel(session: Session) -> bool:

@@ -176,6 +176,6 @@ class Server:
             epochs.delete_tree(draft)
             return
         yield
-        epochs.copy_place(epochs.place_of(self.world.session), draft, frozenset({epochs.EPOCHS}))
+        epochs.copy_place(epochs.place_of(self.world.session), draft, LOG, frozenset({epochs.EPOCHS}))
         yield
         self.world.takeovers += epochs.publish(draft)

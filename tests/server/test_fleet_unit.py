@@ -11,7 +11,7 @@ from kernelmcp.cells.log import CellLog
 from kernelmcp.cells.lookup import requests
 from kernelmcp.executions.ids import MARK_CHARS, is_id, mark_in, mark_of, mint_id
 from kernelmcp.files import epochs
-from kernelmcp.files.home import LOCK_FILE, RECORD_FILES, Home, lock_session, open_home, owner_of_lock
+from kernelmcp.files.home import LOCK_FILE, RECORD_FILES, Home, free_place, lock_session, open_home, owner_of_lock
 from kernelmcp.sessions.fleet.beats import BEAT_SECONDS, DEAD_SECONDS, LOOK_SECONDS, Beats
 from kernelmcp.sessions.fleet.takeover import take_over
 from kernelmcp.sessions.storage.record import Record, now, read_record
@@ -183,10 +183,11 @@ class TestEpochs:
         (session / "notebook.jsonl").write_text("one\ntwo\nthr")
         (session / "checkpoints" / "a").mkdir(parents=True)
         (session / "checkpoints" / "a" / "file").write_text("kept")
+        (session / "checkpoints" / "a" / "notebook.jsonl").write_text("a user's, without a newline")
         (session / ".state.draft").write_text("of a write that was interrupted")
         (session / "checkpoints" / "a" / "link").symlink_to("/etc/passwd")
         draft = epochs.draft_epoch(session)
-        epochs.copy_place(session, draft, frozenset({LOCK_FILE, epochs.EPOCHS}))
+        epochs.copy_place(session, draft, "notebook.jsonl", frozenset({LOCK_FILE, epochs.EPOCHS}))
         copied = {name for name in os.listdir(draft) if not name.startswith(".draft")}
         assert copied == {*RECORD_FILES, "checkpoints", "notebook.jsonl", "state"}
         assert (draft / "notebook.jsonl").read_text() == "one\ntwo\n"
@@ -195,6 +196,7 @@ class TestEpochs:
         assert (draft / "notebook.jsonl").read_text() == "one\ntwo\n"
         assert (draft / "state").samefile(session / "state")
         assert (draft / "checkpoints" / "a" / "file").read_text() == "kept"
+        assert (draft / "checkpoints" / "a" / "notebook.jsonl").read_text() == "a user's, without a newline"
         assert (draft / "checkpoints" / "a" / "link").is_symlink()
 
     def test_a_deleted_session_leaves_nothing(self, session: Path) -> None:
@@ -213,6 +215,28 @@ class TestEpochs:
         epochs.delete_place(session, RECORD_FILES)
         assert os.listdir(session) == ["epochs"]
         assert (epochs.place_of(session) / "session.json").read_text() == "newer"
+
+    def test_a_record_that_is_a_directory_is_deleted_too(self, session: Path) -> None:
+        (session / "session.copy.json").unlink()
+        (session / "session.copy.json").mkdir()
+        epochs.delete_place(session, (*RECORD_FILES, LOCK_FILE))
+        assert not session.exists()
+
+    def test_older_epochs_go_when_nobody_has_them(self, session: Path) -> None:
+        for _ in range(2):
+            draft = epochs.draft_epoch(session)
+            (draft / LOCK_FILE).write_text("")
+            (draft / "state").write_text("old")
+            epochs.publish(draft)
+        place = epochs.place_of(session)
+        held = lock_session(session, "s", slot="s1")
+        epochs.delete_older(place, free_place)
+        assert (session / "state").exists()
+        assert os.listdir(session / "epochs" / "1") == []
+        held.close()
+        epochs.delete_older(place, free_place)
+        assert os.listdir(session) == ["epochs"]
+        assert (place / "state").exists()
 
     def test_a_session_may_be_called_like_a_number(self, tmp_path: Path) -> None:
         session = tmp_path / "2024"
@@ -261,7 +285,7 @@ class TestTakeover:
         directory = self.stored(home)
         sandboxes = os.listdir(home.sandboxes)
         assert not take_over(home, directory, lambda: False)
-        assert not take_over(home, directory, lambda: epochs.revoke(directory) is None)
+        assert not take_over(home, directory, lambda: epochs.revoke(directory))
         epochs.sweep(directory)
         assert os.listdir(directory / "epochs") == []
         assert os.listdir(home.sandboxes) == sandboxes

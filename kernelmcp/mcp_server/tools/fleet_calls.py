@@ -2,7 +2,7 @@
 counts only if they are still here at its end."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -79,8 +79,9 @@ class FleetCalls:
     async def _with(self, caller: Caller, named: Iterable[str]) -> AsyncIterator[None]:
         sessions = sorted(filter(is_name, named))
         await self._fleet.confirm()
-        with self._fleet.using(caller.principal, sessions):
-            for handle in sessions:
+        with ExitStack() as used:
+            for handle in sessions:  # in one order, so that two calls do not wait for each other
+                used.enter_context(self._fleet.using(caller.principal, handle))
                 await self._fleet.bring(caller.principal, handle)
             with self._fleet.noting_losses(caller.principal, sessions):
                 yield

@@ -55,14 +55,10 @@ class Beats:
         if now - self._looked > LOOK_SECONDS:
             self._seen = {slot: (found, now) for slot, (found, _) in self._seen.items()}
         self._looked = now
-        for slot in {*self._seen, *self._others()}:
+        for slot in {*self._seen, *self.slots()}:
             found = self._read(slot)
             if slot not in self._seen or self._seen[slot][0] != found:
                 self._seen[slot] = found, now
-
-    def known(self) -> list[str]:
-        """The servers that have used this home with a slot."""
-        return self._others()
 
     def is_dead(self, slot: str) -> bool:
         """True if this server shows no life. One of which there is no file is looked at from now on."""
@@ -71,7 +67,8 @@ class Beats:
             found, since = self._seen.setdefault(slot, (self._read(slot), now))
             return now - self._looked <= LOOK_SECONDS and now - since >= DEAD_SECONDS and self._read(slot) == found
 
-    def _others(self) -> list[str]:
+    def slots(self) -> list[str]:
+        """The servers that have used this home with a slot."""
         try:
             names = os.listdir(self._folder)
         except OSError:

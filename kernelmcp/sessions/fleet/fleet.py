@@ -18,7 +18,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -63,8 +63,8 @@ class Sessions(Protocol):
 
     def find_open(self, principal: str, session_id: str) -> Session | None: ...
 
-    async def release(self, session: Session) -> None:
-        """Let another server have an idle session. It stays if it is not idle, or cannot be saved."""
+    async def release(self, session: Session, is_used: Callable[[], bool]) -> None:
+        """Let another server have an idle session. It stays if it is not idle, cannot be saved, or `is_used` then."""
         ...
 
     def give_up(self, session: Session) -> None:
@@ -108,19 +108,19 @@ class Fleet:
         return made or f"{self.slot}.{random}"
 
     def _find_made(self, principal: str, random: str) -> str | None:
-        names = (f"{slot}.{random}" for slot in self._beats.known())
+        names = (f"{slot}.{random}" for slot in self._beats.slots())
         return next((name for name in names if self._stored.directory(principal, name).is_dir()), None)
 
     # -- calls --------------------------------------------------------------------------------------------------
 
     @contextmanager
     def noting_losses(self, principal: str, handles: list[str]) -> Iterator[None]:
-        """Raises `SessionInUse` at the end if another server has taken one of these sessions over
-        meanwhile: what this server did with it does not count."""
+        """Raises `SessionInUse` at the end if another server has taken one of these sessions over meanwhile: what this
+        server did with it does not count. Without handles, any of the principal's may be meant."""
         began = time.monotonic()
         yield
-        for handle in handles:
-            if self._lost.get((principal, handle), -1.0) >= began:
+        for (owner, handle), noticed in self._lost.items():
+            if owner == principal and noticed >= began and (not handles or handle in handles):
                 raise SessionInUse(
                     f"another server has taken over session {handle!r}, because this one gave no sign of life",
                     "Call again.",
@@ -128,15 +128,16 @@ class Fleet:
                 )
 
     @contextmanager
-    def using(self, principal: str, handles: list[str]) -> Iterator[None]:
-        """A call that is about these sessions: they stay here until it ends."""
-        names = [self._stored.directory(principal, handle).name for handle in handles]
-        self._used.update(names)
+    def using(self, principal: str, handle: str) -> Iterator[None]:
+        """A call that is about this session: it stays here until the call ends."""
+        name = self._stored.directory(principal, handle).name
+        self._used[name] += 1
         try:
             yield
         finally:
-            self._used.subtract(names)
-            self._used = +self._used
+            self._used[name] -= 1
+            if not self._used[name]:
+                del self._used[name]
 
     async def owner_of(self, principal: str, handle: str) -> str | None:
         """The slot of another server that has this session, and shows life."""
@@ -151,9 +152,9 @@ class Fleet:
         directory = self._stored.directory(principal, handle)
         try:
             owner = await self._bring(principal, handle, directory)
-        except OSError as exc:
+        except (OSError, RecursionError) as exc:
             raise StorageFailed(
-                f"session {handle!r} could not be brought here from another server: {exc.strerror}",
+                f"session {handle!r} could not be brought here from another server: {exc}",
                 "Try again in a moment. The operator should check the home directory and its free space.",
                 session_id=handle,
             ) from exc
@@ -180,7 +181,8 @@ class Fleet:
                     return None
                 if owner != self.slot and await anyio.to_thread.run_sync(self._beats.is_dead, owner):
                     takeovers += 1
-                    await self._take_over(directory, owner)
+                    if await self._take_over(directory, owner):
+                        continue
                 if time.monotonic() > end or takeovers > TAKEOVERS:
                     return owner
                 await anyio.sleep(ASK_SECONDS)
@@ -199,7 +201,7 @@ class Fleet:
                 os.close(os.open(self._wanted(owner) / directory.name, flags, 0o600))
         return owner
 
-    async def _take_over(self, directory: Path, owner: str) -> None:
+    async def _take_over(self, directory: Path, owner: str) -> bool:
         def is_left() -> bool:
             return _owner(directory) == owner and self._beats.is_dead(owner)
 
@@ -207,6 +209,7 @@ class Fleet:
         work = partial(take_over, self._home, directory, is_left)
         taken = await anyio.to_thread.run_sync(work, limiter=self._copies)
         log.info("took over a session" if taken else "a session was not taken over", session=directory.name)
+        return taken
 
     # -- its life -----------------------------------------------------------------------------------------------
 
@@ -268,7 +271,7 @@ class Fleet:
             await anyio.to_thread.run_sync(partial((self._wanted(self.slot) / name).unlink, missing_ok=True))
             for session in self._sessions.every():
                 if epochs.session_directory(session.place).name == name and not self._used[name]:
-                    await self._sessions.release(session)
+                    await self._sessions.release(session, lambda: self._used[name] > 0)
         finally:
             self._releasing.discard(name)
 
@@ -304,13 +307,15 @@ def _owner(directory: Path) -> str | None:
 
 
 def _still_has(session: Session) -> bool:
-    """True if no other server has a newer epoch of it, or has deleted it. Ends attempts to make one. Blocking."""
+    """True if it is sure that no other server has a newer epoch of it, or has deleted it. Ends attempts to make one.
+    Blocking."""
     directory = epochs.session_directory(session.place)
     try:
         epochs.revoke(directory)
         epochs.sweep(directory)
         return epochs.place_of(directory) == session.place and session.lock.is_at(session.place / LOCK_FILE)
-    except FileNotFoundError:
+    except OSError as exc:
+        log.error("a session cannot be looked at, and is given up", session=session.id, error=str(exc))
         return False
 
 

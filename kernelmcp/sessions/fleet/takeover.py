@@ -8,6 +8,7 @@ copy began. Blocking. Must not know kernels.
 from collections.abc import Callable
 from pathlib import Path
 
+from kernelmcp.cells.lookup import LOG
 from kernelmcp.executions.kept_executions import OUTPUTS
 from kernelmcp.files import epochs
 from kernelmcp.files.home import LOCK_FILE, Home
@@ -34,7 +35,7 @@ def take_over(home: Home, directory: Path, is_left: Callable[[], bool]) -> bool:
         # later revokes the draft.
         if not is_left():
             return False
-        epochs.copy_place(epochs.place_of(directory), draft, OMITTED)
+        epochs.copy_place(epochs.place_of(directory), draft, LOG, OMITTED)
         if (record := read_record(draft)) is None:
             return False
         old = find_sandbox(home, record.sandboxes)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from kernelmcp.atomic import Stamp, stamp_of
 from kernelmcp.cells import event, line
 from kernelmcp.cells.lookup import LOG, find
 from kernelmcp.errors import SessionDamaged
@@ -62,7 +63,7 @@ class StoredSessions:
             try:
                 file = _identity(place_of(directory) / RECORD_FILES[0])
             except OSError:
-                continue
+                file = ()
             if file and directory in before and before[directory][0] == file:
                 known[directory] = before[directory]
                 continue
@@ -112,6 +113,10 @@ class StoredSessions:
             if events and event.kind_of(events[-1])[0] != "cancelled":
                 return record
         return None
+
+    def stamp_of_log(self, record: Record) -> Stamp:
+        """Changes with the log of a session. Raises `OSError`."""
+        return stamp_of(place_of(self.directory(record.principal, record.session_id)) / LOG)
 
     def find_running(self, record: Record, execution_id: str) -> Execution | None:
         """An execution that runs in another server, with its output so far; None if it has ended. Raises `OSError`."""
