@@ -26,6 +26,7 @@ from kernelmcp.mcp_server.resources import Resources, ResourceServer
 from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.told import Told
+from kernelmcp.mcp_server.tools.contract_tool import add_headers
 from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.fleet_calls import FleetCalls
@@ -96,6 +97,9 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             *PackageTools(settings, registry, callers).all(),
             *FileTools(settings, registry, callers, runtimes.about_imports).all(),
         ]
+        if over_http:
+            for tool in tools:
+                add_headers(tool)
         enabled = settings.config.tools.enabled
         server = ResourceServer(
             settings.config.server.name,

@@ -399,3 +399,15 @@ class TestRepeatedRequests:
             post(server, "n = 0", "alone")
             found = [content(post(server, "n += 1\nn", "alone", X_Request_ID=self.ID))["result"] for _ in range(2)]
         assert found == ["1", "2"]
+
+
+def test_arguments_have_headers_over_http_only(tmp_path: Path) -> None:
+    async def scenario(server: HttpServer) -> None:
+        async with server.client(mode=MODERN) as client:
+            for tool in (await client.list_tools()).tools:
+                for argument, header in (("session_id", "Session"), ("execution_id", "Execution")):
+                    if (shown := tool.input_schema["properties"].get(argument)) is not None:
+                        assert (shown["type"], shown["x-mcp-header"]) == ("string", header), tool.name
+
+    with serving(tmp_path) as server:
+        anyio.run(scenario, server)

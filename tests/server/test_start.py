@@ -134,7 +134,7 @@ def test_a_home_of_a_later_version_is_refused_and_left_alone(server_env: dict[st
     home = tmp_path / "home"
     assert serve(server_env, home, tmp_path).returncode == 0
     version = int((home / "version").read_text())
-    (home / "version").write_text(f"{version + 1}\n")
+    (home / "version").write_text(f"{SHARED_FORMAT + 1}\n")
     (home / "sandboxes").rmdir()
     done = serve(server_env, home, tmp_path)
     assert done.returncode == 2

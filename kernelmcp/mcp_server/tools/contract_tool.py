@@ -127,9 +127,6 @@ def contract_tool(
     model.model_config = model.model_config | ConfigDict(extra="forbid")
     model.model_rebuild(force=True)
     tool.parameters = concise(model.model_json_schema(by_alias=True))
-    for argument, header in HEADERS.items():
-        if argument in tool.parameters["properties"]:
-            tool.parameters["properties"][argument]["x-mcp-header"] = header
     for argument, values in (choices or {}).items():
         shown = tool.parameters["properties"][argument]
         shown.pop("maxLength", None)
@@ -137,6 +134,13 @@ def contract_tool(
     if tool.fn_metadata.output_schema is not None:
         tool.fn_metadata.output_schema = with_errors(tool.fn_metadata.output_schema)
     return tool
+
+
+def add_headers(tool: ContractTool) -> None:
+    """Name the headers of its arguments. Only for HTTP: every conversation pays for the list of tools."""
+    for argument, header in HEADERS.items():
+        if argument in tool.parameters["properties"]:
+            tool.parameters["properties"][argument]["x-mcp-header"] = header
 
 
 def concise(schema: dict[str, Any]) -> dict[str, Any]:
