@@ -13,6 +13,7 @@ import pytest
 READY = """
 import gc, sys
 from kernelmcp import cli, server
+from kernelmcp.files.home import SHARED_FORMAT
 def serve(settings):
     print(gc.isenabled(), "IPython" in sys.modules)
     ready = server.Server(settings, server.resume_garbage_collector)
