@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from kernelmcp.files.home import SHARED_FORMAT
+
 # Calls `serve` as the command line does, with a server that ends when it is ready.
 READY = """
 import gc, sys
 from kernelmcp import cli, server
-from kernelmcp.files.home import SHARED_FORMAT
 def serve(settings):
     print(gc.isenabled(), "IPython" in sys.modules)
     ready = server.Server(settings, server.resume_garbage_collector)
