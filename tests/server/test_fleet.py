@@ -211,7 +211,9 @@ def test_the_sessions_of_a_server_that_ended_answer_elsewhere(
     assert found["state_lost"] is (number is signal.SIGKILL), found
 
 
-def test_a_paused_server_writes_nothing_that_its_successor_sees(both: tuple[HttpServer, HttpServer]) -> None:
+def test_a_paused_server_writes_nothing_that_its_successor_sees(
+    both: tuple[HttpServer, HttpServer], tmp_path: Path
+) -> None:
     async def scenario() -> None:
         async with both[0].client(mode=MODERN) as one, both[1].client(mode=MODERN) as two:
             await listed(one), await listed(two)
@@ -223,8 +225,10 @@ def test_a_paused_server_writes_nothing_that_its_successor_sees(both: tuple[Http
                     await one.call_tool("execute_code", {"code": code, "session_id": "paused"})
 
                 tasks.start_soon(late)
-                while (await state_of(one, "paused")) != "busy":  # noqa: ASYNC110  # another process's state
-                    await anyio.sleep(0.05)
+                log = next((tmp_path / "home" / "sessions").glob("*paused/notebook.jsonl"))
+                assert await anyio.to_thread.run_sync(
+                    lambda: wait_until(lambda: '"began"' in log.read_text().partition("import time")[2])
+                )
                 both[0].process.send_signal(signal.SIGSTOP)
                 found = await run(two, "y = 'second'\nprint(open('f.txt').read())", session_id="paused")
                 assert found["state_lost"], found
