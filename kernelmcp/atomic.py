@@ -47,6 +47,22 @@ def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES, *, follow: bool = T
     return content
 
 
+def create_once(file: Path, content: bytes) -> None:
+    """Create a small file if there is none. Of several processes at once, all then find the same one, and the whole of
+    it. Raises `OSError`."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(fd)
+        with suppress(FileExistsError):  # another process was first
+            os.link(draft, file)
+    finally:
+        draft.unlink()
+
+
 def replace(file: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o600) -> None:
     """Replace a file; `mode` is the new one's. Raises `OSError`; then the old one is unchanged."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")

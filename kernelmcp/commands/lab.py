@@ -16,7 +16,8 @@ from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.commands.terminal import fail
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.files.home import Lock, private_directory, runtime_root_of
+from kernelmcp.files.home import private_directory, runtime_root_of
+from kernelmcp.files.locks import Lock
 from kernelmcp.lab.descriptors import Descriptors
 
 # The same as in pyproject.toml, whose test compares them.

@@ -24,6 +24,9 @@ from kernelmcp.config.tool_names import check_tool_name
 from kernelmcp.config.upstream_settings import UpstreamSettings as UpstreamSettings
 from kernelmcp.config.upstream_settings import UpstreamsSection as UpstreamsSection
 
+# The name of a server among several with one home: at most 24 characters, so that ids keep to their lengths.
+SLOT = r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?"
+
 
 class ServerSection(Section):
     name: str = "kernelmcp"
@@ -33,7 +36,7 @@ class ServerSection(Section):
     runtime: Path | None = None
     """Where the sockets are made. The path must be short: a Unix socket's has at most 108 bytes. Default:
     XDG_RUNTIME_DIR or the temporary folder."""
-    slot: str | None = Field(default=None, pattern=r"^[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?$")
+    slot: str | None = Field(default=None, pattern=f"^{SLOT}$")
     """The name of this server among several that share the home behind a load balancer (docs/scaling.md). The ids that
     it gives begin with it. Default: it is the only one."""
 

@@ -7,10 +7,9 @@ what it is used for.
 import errno
 import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
 
-from kernelmcp.atomic import read_small
+from kernelmcp.atomic import create_once, read_small
 from kernelmcp.errors import ConfigurationError
 
 FILE_NAME = "secret"
@@ -25,7 +24,7 @@ def home_secret(root: Path) -> bytes:
     file = root / FILE_NAME
     try:
         if not os.path.lexists(file):
-            _create(file)
+            create_once(file, secrets.token_bytes(SECRET_BYTES))
         found = read_small(file, SECRET_BYTES, follow=False)
     except OSError as exc:
         reason = "is a symbolic link" if exc.errno == errno.ELOOP else exc.strerror or str(exc)
@@ -33,21 +32,6 @@ def home_secret(root: Path) -> bytes:
     if len(found) != SECRET_BYTES:
         raise _unusable(file, f"has {len(found):,} bytes instead of {SECRET_BYTES}")
     return found
-
-
-def _create(file: Path) -> None:
-    """A link to a complete file: another server never sees a part of it, and only one server's link is made."""
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb") as stream:
-            stream.write(secrets.token_bytes(SECRET_BYTES))
-            stream.flush()
-            os.fsync(fd)
-        with suppress(FileExistsError):  # another server was first
-            os.link(draft, file)
-    finally:
-        draft.unlink()
 
 
 def _unusable(file: Path, reason: str) -> ConfigurationError:

@@ -29,7 +29,8 @@ from kernelmcp.errors import (
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files import epochs
-from kernelmcp.files.home import Home, free_place, lock_session
+from kernelmcp.files.home import Home
+from kernelmcp.files.locks import free_place, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.kernel.pool import Pool

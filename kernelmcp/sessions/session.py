@@ -23,7 +23,7 @@ from kernelmcp.executions.handler_call import HandlerCall
 from kernelmcp.executions.ids import mark_of, mint_id
 from kernelmcp.executions.kept_executions import OUTPUTS, KeptExecutions
 from kernelmcp.files.epochs import session_directory
-from kernelmcp.files.home import LOCK_FILE, Lock
+from kernelmcp.files.locks import LOCK_FILE, Lock
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.notebook.transcript import NOTEBOOK, Transcript

@@ -1,8 +1,8 @@
 """deploy/agent-sandbox, as the API server and the official client see it.
 
-Two things are not among the test dependencies. `k8s-agent-sandbox` (Apache-2.0) brings 190 MB: with it installed, its
-client runs here against a small API server. And agent-sandbox's resource definitions: with AGENT_SANDBOX_CRDS, the
-folder `k8s/crds` of its repository, the manifests and the shapes of manifests.py are compared with them.
+The official client (`k8s-agent-sandbox`, 165 MB, not among the test dependencies) is installed for its tests, and runs
+against a small API server. `scripts/sandbox_definitions` compares the manifests, and the shapes of manifests.py, with
+agent-sandbox's own resource definitions.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ from __future__ import annotations
 import copy
 import importlib
 import json
-import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import yaml
 from jsonschema import Draft202012Validator, ValidationError
 
-from .manifests import AGENT_SANDBOX, DEPLOY, SANDBOX_SPECS, Schema, an_object, load_all, pod_of
+from .manifests import AGENT_SANDBOX, SANDBOX_SPECS, Schema, an_object, load_all, pod_of
 
+CLIENT = "k8s-agent-sandbox>=1.0.8,<2"
 MANIFESTS = [manifest for file in sorted(AGENT_SANDBOX.glob("*.yaml")) for manifest in load_all(file)]
-DEFINITIONS = os.environ.get("AGENT_SANDBOX_CRDS")
 
 
 def kind_of(manifest: dict[str, Any]) -> tuple[str, str]:
@@ -86,67 +85,6 @@ def test_a_server_without_a_token_is_reached_by_the_router_only() -> None:
         for manifest in (only("Sandbox"), only("SandboxTemplate"))
     }
     assert insecure == {"Sandbox": False, "SandboxTemplate": True}
-
-
-# -- with the real definitions ----------------------------------------------------------------------------------------
-
-
-def definitions() -> dict[tuple[str, str], Schema]:
-    """The `spec` of each kind and version, as its definition has it; unknown fields are refused."""
-    found: dict[tuple[str, str], Schema] = {}
-    for file in sorted(Path(DEFINITIONS or "").glob("*.yaml")):
-        spec = yaml.safe_load(file.read_text())["spec"]
-        for version in spec["versions"]:
-            schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
-            found[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = refuse_unknown(schema)
-    return found
-
-
-def refuse_unknown(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [refuse_unknown(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    done = {key: refuse_unknown(value) for key, value in schema.items()}
-    if done.get("x-kubernetes-int-or-string"):
-        return {"type": ["integer", "string"]}
-    if done.get("type") == "object" and "properties" in done:
-        done.setdefault("additionalProperties", False)
-    return done
-
-
-@pytest.mark.skipif(DEFINITIONS is None, reason="AGENT_SANDBOX_CRDS names no folder")
-def test_the_real_definitions_accept_the_manifests() -> None:
-    known = definitions()
-    for manifest in MANIFESTS:
-        Draft202012Validator(known[kind_of(manifest)]).validate(manifest["spec"])
-    # They contain the whole PodSpec, so they check the other pods as well.
-    pod = known["agents.x-k8s.io/v1beta1", "Sandbox"]["properties"]["podTemplate"]["properties"]["spec"]
-    for file in (DEPLOY / "kubernetes" / "kernelmcp.yaml", DEPLOY / "kubernetes" / "balancer.yaml"):
-        for manifest in load_all(file):
-            if manifest["kind"] in {"StatefulSet", "Deployment"}:
-                Draft202012Validator(pod).validate(pod_of(manifest))
-
-
-@pytest.mark.skipif(DEFINITIONS is None, reason="AGENT_SANDBOX_CRDS names no folder")
-def test_the_shapes_here_name_fields_of_the_real_definitions() -> None:
-    known = definitions()
-    unknown = [path for kind, shape in SANDBOX_SPECS.items() for path in differing(shape, known[kind], kind[1])]
-    assert unknown == []
-
-
-def differing(ours: Schema, theirs: Schema, path: str) -> Iterator[str]:
-    """Paths of fields and choices in `ours` that `theirs` does not have."""
-    if not set(ours.get("enum", [])) <= set(theirs.get("enum", ours.get("enum", []))):
-        yield path
-    if "items" in ours:
-        yield from differing(ours["items"], theirs["items"], f"{path}[]")
-    fields = theirs.get("properties", {})
-    for name, shape in ours.get("properties", {}).items():
-        if name in fields:
-            yield from differing(shape, fields[name], f"{path}.{name}")
-        elif not isinstance(theirs.get("additionalProperties"), dict):
-            yield f"{path}.{name}"
 
 
 # -- with the official client -----------------------------------------------------------------------------------------
@@ -270,9 +208,18 @@ def cluster() -> Iterator[Cluster]:
     server.server_close()
 
 
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The official client can be imported."""
+    folder = tmp_path_factory.mktemp("client")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--target", folder, CLIENT], check=True)
+    sys.path.append(str(folder))  # behind what is here already
+    yield
+    sys.path.remove(str(folder))
+
+
 def official_client(cluster: Cluster) -> tuple[Any, Any]:
     """The client of agent-sandbox, and the ApiClient that it uses."""
-    pytest.importorskip("k8s_agent_sandbox")
     kubernetes = importlib.import_module("kubernetes.client")
     sandboxes = importlib.import_module("k8s_agent_sandbox")
     models = importlib.import_module("k8s_agent_sandbox.models")
@@ -282,6 +229,8 @@ def official_client(cluster: Cluster) -> tuple[Any, Any]:
     return sandboxes.SandboxClient(connection_config=route, api_client=api), api
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
 def test_the_official_client_claims_suspends_and_resumes_a_sandbox(cluster: Cluster) -> None:
     client, api = official_client(cluster)
     sandbox = client.create_sandbox(warmpool="kernelmcp", claim_name="alice", sandbox_ready_timeout=30)
@@ -302,6 +251,8 @@ def test_the_official_client_claims_suspends_and_resumes_a_sandbox(cluster: Clus
     assert ("sandboxclaims", "alice") not in cluster.objects
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
 def test_a_claim_with_variables_is_refused_as_the_template_says(cluster: Cluster) -> None:
     client, _ = official_client(cluster)
     refused = importlib.import_module("kubernetes.client").ApiException

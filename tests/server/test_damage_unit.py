@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelmcp.errors import SessionDamaged, StorageFailed
-from kernelmcp.files.home import lock_session
+from kernelmcp.files.locks import lock_session
 from kernelmcp.sessions.storage.record import Record, now, read_record
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,8 @@ from kernelmcp.cells.log import CellLog
 from kernelmcp.cells.lookup import requests
 from kernelmcp.executions.ids import MARK_CHARS, is_id, mark_in, mark_of, mint_id
 from kernelmcp.files import epochs
-from kernelmcp.files.home import LOCK_FILE, RECORD_FILES, Home, free_place, lock_session, open_home, owner_of_lock
+from kernelmcp.files.home import RECORD_FILES, Home, open_home
+from kernelmcp.files.locks import LOCK_FILE, free_place, lock_session, owner_of_lock
 from kernelmcp.sessions.fleet.beats import BEAT_SECONDS, DEAD_SECONDS, LOOK_SECONDS, Beats
 from kernelmcp.sessions.fleet.takeover import take_over
 from kernelmcp.sessions.storage.record import Record, now, read_record

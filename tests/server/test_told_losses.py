@@ -12,7 +12,8 @@ import pytest
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from mcp import Client
 
-from kernelmcp.files.home import LOCK_FILE, RECORD_FILES
+from kernelmcp.files.home import RECORD_FILES
+from kernelmcp.files.locks import LOCK_FILE
 
 from .http_support import serving
 from .support import DEADLINE, Connect, kernel_pids

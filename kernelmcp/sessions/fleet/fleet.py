@@ -31,7 +31,8 @@ import structlog
 
 from kernelmcp.errors import ConfigurationError, SessionInUse, StorageFailed
 from kernelmcp.files import epochs
-from kernelmcp.files.home import LOCK_FILE, Home, Lock, owner_of_lock
+from kernelmcp.files.home import Home
+from kernelmcp.files.locks import LOCK_FILE, Lock, owner_of_lock
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.fleet.beats import BEAT_SECONDS, SURE_SECONDS, Beats
@@ -46,6 +47,8 @@ ASK_SECONDS = 0.03
 TAKEOVERS = 2
 # Copies of sessions at the same time.
 MAX_COPIES = 2
+# How long it matters that a session was lost: no call lasts longer.
+LOST_SECONDS = 3600.0
 # How often this server looks for the wishes of others.
 POLL_SECONDS = 0.1
 # At the start, for the previous server with this slot to end, beyond the time it may drain.
@@ -253,6 +256,8 @@ class Fleet:
             self._sure_at = began
 
     async def _look_what_is_left(self) -> None:
+        now = time.monotonic()
+        self._lost = {key: noticed for key, noticed in self._lost.items() if now - noticed < LOST_SECONDS}
         for session in self._sessions.every():
             if not await anyio.to_thread.run_sync(_still_has, session, limiter=self._beating):
                 self._lost[session.principal, session.id] = time.monotonic()

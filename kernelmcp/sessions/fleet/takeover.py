@@ -11,7 +11,8 @@ from pathlib import Path
 from kernelmcp.cells.lookup import LOG
 from kernelmcp.executions.kept_executions import OUTPUTS
 from kernelmcp.files import epochs
-from kernelmcp.files.home import LOCK_FILE, Home
+from kernelmcp.files.home import Home
+from kernelmcp.files.locks import LOCK_FILE
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.files.workspace import Quota
 from kernelmcp.notebook.transcript import NOTEBOOK

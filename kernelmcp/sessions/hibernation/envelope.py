@@ -13,13 +13,12 @@ import os
 import secrets
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from kernelmcp.atomic import read_small
+from kernelmcp.atomic import create_once, read_small
 
 VERSION = 1
 KEY_FILE = "state.key"
@@ -83,17 +82,7 @@ def key_of(home: Path) -> bytes:
     """The key of a home, which is made when it is first needed. Raises OSError."""
     file = home / KEY_FILE
     if not file.exists():
-        draft = file.with_name(f".{KEY_FILE}.{secrets.token_hex(4)}")
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with open(fd, "wb") as stream:
-                stream.write(secrets.token_bytes(KEY_BYTES))
-                stream.flush()
-                os.fsync(fd)
-            with suppress(FileExistsError):  # another server was first
-                os.link(draft, file)
-        finally:
-            draft.unlink()
+        create_once(file, secrets.token_bytes(KEY_BYTES))
     key = read_small(file)
     if len(key) != KEY_BYTES:
         raise OSError(errno.EINVAL, "is not a key", str(file))

@@ -20,7 +20,8 @@ from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError
 from kernelmcp.files.epochs import is_superseded, place_of, revoke
-from kernelmcp.files.home import LOCK_FILE, Home, lock_session
+from kernelmcp.files.home import Home
+from kernelmcp.files.locks import LOCK_FILE, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.sessions.storage.disk_use import CHECK_SECONDS, DiskUse
 from kernelmcp.sessions.storage.record import Record, read_record

@@ -15,8 +15,9 @@ import structlog
 
 from kernelmcp.errors import ServerError, SessionDamaged
 from kernelmcp.files.epochs import delete_place, session_directory
-from kernelmcp.files.home import LOCK_FILE, RECORD_FILES, Home, SandboxDirectory
+from kernelmcp.files.home import RECORD_FILES, Home, SandboxDirectory
 from kernelmcp.files.listing import Entry
+from kernelmcp.files.locks import LOCK_FILE
 from kernelmcp.files.tree_copy import Copied
 from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED, Quota, Workspace
