@@ -342,7 +342,8 @@ class Registry:
         place = epochs.place_of(directory)
         lock = lock_session(place, record.session_id, slot=self._settings.config.server.slot)
         try:
-            # A server may have been about to take it over from one that has just ended.
+            # A server may have been about to take it over from one that has just ended. No await from the lock to the
+            # entry in `_sessions`: a beat in between would not look at this session.
             has_old = epochs.revoke(directory) or place != directory
             if has_old:
                 tidy = partial(_delete_old, place)

@@ -31,6 +31,8 @@ class World:
         self.confirmed: list[str] = []
         self.servers = [Server(self, f"s{number}") for number in range(servers)]
         self.takeovers = 0
+        self.deaths, self.pauses = self.random.choice((0.0, 0.001, 0.005)), self.random.choice((0.005, 0.01))
+        """How likely they are at each step."""
 
     def lines(self) -> list[str]:
         """The log as everybody reads it."""
@@ -39,17 +41,28 @@ class World:
     def run(self, steps: int) -> None:
         for _ in range(steps):
             self.now += self.random.choice((0.0, 0.02, 0.1, 0.3))
-            server = self.random.choice(self.servers)
-            if server.paused_until > self.now:
+            server, chance = self.random.choice(self.servers), self.random.random()
+            if chance < self.deaths:
+                server.die()  # a paused one, too
+            elif server.paused_until > self.now:
                 continue
-            match self.random.random():
-                case chance if chance < 0.008:
-                    server.paused_until = self.now + self.random.uniform(2, 25)
-                case chance if chance < 0.01:
-                    server.die()
-                case _:
-                    server.step()
+            elif chance < self.deaths + self.pauses:
+                server.paused_until = self.now + self.random.uniform(2, 25)
+            else:
+                server.step()
             self.check()
+
+    def disturb(self, taker: "Server", owner: "Server") -> None:
+        """Often, what is rare otherwise: a takeover takes long, and its owner is killed or goes on meanwhile."""
+        if self.random.random() < 0.25:
+            taker.paused_until = self.now + self.random.uniform(0.5, 5)
+            match self.random.randrange(3):
+                case 0:
+                    owner.die()
+                case 1:
+                    owner.paused_until = 0.0
+                case _:
+                    pass
 
     def check(self) -> None:
         lines = self.lines()
@@ -65,8 +78,8 @@ class Server:
         self.slot = slot
         self.lives = 0
         self.written = 0
-        self.paused_until = 0.0
         self._start()
+        self.paused_until = self.world.now + self.world.random.choice((0, 0, 20))  # until it is started again
 
     def _start(self) -> None:
         self.lives += 1
@@ -76,12 +89,15 @@ class Server:
         self.place: Path | None = None
         self.work: list[Steps] = []
         """What it does at the same time."""
+        self.opening: Steps | None = None
+        """Of these, what opens the session: `Registry._open` does not await, so nothing else of this server runs."""
 
     def die(self) -> None:
         """Its locks are free, and what it was doing stays as it is."""
         for place, owner in list(self.world.locks.items()):
             if owner is self:
                 del self.world.locks[place]
+        self.paused_until = 0.0
         self._start()
 
     def step(self) -> None:
@@ -90,11 +106,12 @@ class Server:
             self.work.append(self.beat())
         if len(self.work) < 3 and not any(one.__name__ == "call" for one in self.work):
             self.work.append(self.call())
-        one = self.world.random.choice(self.work)
+        one = self.opening or self.world.random.choice(self.work)
         try:
             next(one)
         except StopIteration:
             self.work.remove(one)
+            self.opening = None
 
     @property
     def is_sure(self) -> bool:
@@ -158,16 +175,19 @@ class Server:
             return
         if place in self.world.locks:
             return
+        [self.opening] = [one for one in self.work if one.__name__ == "call"]
         self.world.locks[place] = self
         yield
         epochs.revoke(self.world.session)
         yield
         if epochs.place_of(self.world.session) != place:
             self.leave(place)
-            return
-        self.place = place
+        else:
+            self.place = place
+        self.opening = None
 
     def take_over(self, owner: "Server") -> Steps:
+        self.world.disturb(self, owner)
         yield
         draft = epochs.draft_epoch(self.world.session)
         yield
@@ -175,7 +195,9 @@ class Server:
         if self.world.locks.get(place) is not owner or not self.beats.is_dead(owner.slot):
             epochs.delete_tree(draft)
             return
+        self.world.disturb(self, owner)
         yield
         epochs.copy_place(epochs.place_of(self.world.session), draft, LOG, frozenset({epochs.EPOCHS}))
+        self.world.disturb(self, owner)
         yield
         self.world.takeovers += epochs.publish(draft)

@@ -14,7 +14,7 @@ BEAT_SECONDS = 1.0
 # What a server does counts for this long after its last beat; later it must beat again, and see what happened since.
 SURE_SECONDS = 4.0
 DEAD_SECONDS = 8.0
-# Whoever has not looked for longer may have missed a beat.
+# Whoever has not looked for longer looks anew: a file system may show it from its memory what was there before.
 LOOK_SECONDS = 3.0
 MAX_BEAT_BYTES = 200
 SUFFIX = ".beat"
