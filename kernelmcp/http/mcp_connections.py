@@ -288,21 +288,18 @@ def _head_of(body: bytes) -> Head:
 
 def _mirrored(params: dict[str, Any]) -> dict[str, str]:
     given = as_dict(params.get("arguments"))
-    return {f"{PARAM_PREFIX}{HEADERS[name]}": _rendered(given[name]) for name in HEADERS if name in given}
-
-
-def _rendered(value: Any) -> str:
-    """The text in a header; empty if there is none."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, str | int | float) else ""
+    found = {header: given[name] for name, header in HEADERS.items() if isinstance(given.get(name), str | int | float)}
+    return {
+        f"{PARAM_PREFIX}{header}": str(value).lower() if isinstance(value, bool) else str(value)
+        for header, value in found.items()
+    }
 
 
 def _complete(scope: Scope, mirrored: Mapping[str, str]) -> None:
     """Add the headers that repeat arguments, where the client has sent none: for us they only help a load balancer,
     and a program that has not read the list of tools cannot know them. mcp refuses one that differs."""
     headers = MutableHeaders(scope=scope)
-    for name, text in filter(lambda one: one[1], mirrored.items()):
+    for name, text in mirrored.items():
         with suppress(UnicodeEncodeError):  # a lone surrogate, which is refused anyway
             headers.setdefault(name, encode_header_value(text))
 

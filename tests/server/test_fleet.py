@@ -299,6 +299,9 @@ def test_a_header_may_be_missing_and_must_not_differ(both: tuple[HttpServer, Htt
     assert content(post(both[0], "x", "named", Mcp_Param_Session="named"))["result"] == "1"
     assert post(both[0], "x", "named", Mcp_Param_Session="other")["error"]["message"].startswith("Mcp-Param-Session")
     assert post(both[0], "x", Mcp_Param_Session="other")["error"]["message"].startswith("Mcp-Param-Session")
+    for wrong in ("", 5, True):
+        refused = content(send(both[0], "execute_code", {"code": "x", "session_id": wrong}, {}))
+        assert refused["error"]["error_code"] == "INVALID_ARGUMENT"
     assert "Mcp-Param-Session" in post(both[0], "x", "\ud800")["error"]["message"]  # no header can say that
 
 
