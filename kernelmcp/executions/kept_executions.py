@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelmcp.cells.cell import Outputs
+from kernelmcp.cells.event import Op
 from kernelmcp.cells.fold import DisplayIds, Fold, OnEvent
 from kernelmcp.config.settings import Settings
 from kernelmcp.executions.execution import Execution
@@ -28,13 +29,22 @@ class KeptExecutions:
         self._folder = folder
         self._display_ids = DisplayIds()
         self._kept: dict[str, Execution] = {}
+        self._sizes: dict[str, tuple[int, int]] = {}
+        """Memory and disk space of those that have ended, in bytes, unless they had output since."""
+        self._total = [0, 0]
         # Left by a server that ended without cleaning up; nothing refers to it any more.
         shutil.rmtree(folder, ignore_errors=True)
 
-    def new_fold(self, on_event: OnEvent) -> Fold:
+    def new_fold(self, execution_id: str, on_event: OnEvent) -> Fold:
+        """The fold of an execution that will be added."""
         policy = self._settings.policy
         outputs = Outputs((policy.stdout_max_bytes, policy.stderr_max_bytes), self._folder)
-        return Fold(outputs, policy, self._display_ids, on_event)
+
+        def hear(op: Op) -> None:
+            self._forget_size(execution_id)
+            on_event(op)
+
+        return Fold(outputs, policy, self._display_ids, hear)
 
     def get(self, execution_id: str) -> Execution | None:
         return self._kept.get(execution_id)
@@ -56,15 +66,32 @@ class KeptExecutions:
         count = self._settings.config.sessions.kept_executions
         memory = STOPPED_BYTES if stopped else policy.outputs_max_bytes
         disk = DISK_SHARES * (policy.stdout_max_bytes + policy.stderr_max_bytes)
-        exempt = not stopped
-        for execution in reversed(list(self._kept.values())):
-            count -= 1
-            memory -= execution.memory_bytes
-            disk -= execution.outputs.disk_bytes
+        running = self._measure()
+        exempt = None if stopped else next((each for each in reversed(self._kept.values()) if each.done.is_set()), None)
+        for execution in self:
+            used, stored = (total + more for total, more in zip(self._total, running, strict=True))
+            if len(self._kept) <= count and used <= memory and stored <= disk:
+                return
+            if execution.done.is_set() and execution is not exempt:
+                self._forget(execution)
+
+    def _measure(self) -> list[int]:
+        """Note the sizes that are not known; return the sum of those that still change."""
+        running = [0, 0]
+        for execution in reversed(self._kept.values()):
+            if execution.id in self._sizes:
+                continue
+            size = execution.memory_bytes, execution.outputs.disk_bytes
             if execution.done.is_set():
-                if not exempt and min(count, memory, disk) < 0:
-                    self._forget(execution)
-                exempt = False
+                self._sizes[execution.id] = size
+            sums = self._total if execution.done.is_set() else running
+            for index, part in enumerate(size):
+                sums[index] += part
+        return running
+
+    def _forget_size(self, execution_id: str) -> None:
+        for index, part in enumerate(self._sizes.pop(execution_id, ())):
+            self._total[index] -= part
 
     def clear(self) -> None:
         """Forget all executions and delete their files."""
@@ -75,4 +102,5 @@ class KeptExecutions:
     def _forget(self, execution: Execution) -> None:
         if execution.fold is not None:
             execution.fold.close()
+        self._forget_size(execution.id)
         del self._kept[execution.id]

@@ -1,7 +1,7 @@
 """The connection to one Jupyter kernel: its sockets, its pending requests, and the returned messages.
 
-One task reads each socket and dispatches by the parent's message id; a request is done when its reply *and* its idle
-status have arrived. Must not know processes, sessions or MCP.
+Messages are dispatched by the parent's message id; a request is done when its reply *and* its idle status have
+arrived. Must not know processes, sessions or MCP.
 """
 
 import asyncio
@@ -18,6 +18,8 @@ from kernelmcp.cells.late import LateOutput
 from kernelmcp.config.guests import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied
 from kernelmcp.json_bounds import JsonBounds, check_json
+from kernelmcp.kernel.messages import Messages, adapted
+from kernelmcp.kernel.sockets import KernelSocket
 from kernelmcp.kernel.tool_channel import TOOL_REQUEST, ToolChannel
 from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, is_readable, parse
 
@@ -25,18 +27,12 @@ from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, is_readable, 
 RECONNECT_INTERVAL_MS = 5
 # Outputs of our own kernel that ZMQ receives ahead. Each may be 24 MiB; one more is in transit.
 IOPUB_MESSAGES = 1
-# Messages handled before other tasks get a turn: 100,000 outputs must not block other sessions.
-MESSAGES_PER_TURN = 100
 # Limit per request, in its large messages: a second or two of unpacking.
 MAX_VALUES = 1_600_000
-# Limits for a message's header, parent header and metadata each: a reply's metadata has paths of files.
-ENVELOPE = JsonBounds(2**21, 20_000)
 # A kernel that is not ours may send all text in one message.
 STREAM = JsonBounds(2**26, 1000)
 # Requests of another client that may run code in the guest.
 RUNNING = ("execute_request", "comm_open", "comm_msg", "comm_close")
-# Index of the content among a message's parts.
-_CONTENT = 4
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +112,7 @@ class Connection:
     """The shell, control and iopub sockets of a kernel that a manager has started."""
 
     def __init__(self, manager: AsyncKernelManager, kernelspec: str, kernel_name: str) -> None:
-        self._session = manager.session
+        self._messages = Messages(manager.session)
         self._kernel_name = kernel_name
         self._requests: dict[str, Request] = {}
         self._failed = False
@@ -125,17 +121,21 @@ class Connection:
         self._late = LateOutput()
         """Output of tasks that executions have left behind: the next execution's reply has it under "background"."""
         # The kernel asks the client that sent the request for input, by the same identity on its stdin socket.
-        self.shell = cast("zmq.asyncio.Socket", manager.connect_shell(manager.session.bsession))
-        self.control = cast("zmq.asyncio.Socket", manager.connect_control())
-        self.iopub = _iopub(manager, waits=kernelspec == OWN_KERNELSPEC)
+        self.shell = self._open(manager.connect_shell(manager.session.bsession), self._handle)
+        self.control = self._open(manager.connect_control(), self._handle)
+        self._iopub = self._open(_iopub(manager, waits=kernelspec == OWN_KERNELSPEC), self._handle_iopub)
         self._manager = manager
-        self._stdin: zmq.asyncio.Socket | None = None
+        self._stdin: KernelSocket | None = None
         self._stdin_reader: asyncio.Task[None] | None = None
         self.tools = ToolChannel(self._send_to_control)
 
+    @staticmethod
+    def _open(connected: Any, handle: Callable[[list[bytes]], None]) -> KernelSocket:
+        return KernelSocket(cast("zmq.asyncio.Socket", connected), handle)
+
     @property
-    def sockets(self) -> list[zmq.asyncio.Socket]:
-        return [self.shell, self.control, self.iopub]
+    def sockets(self) -> list[KernelSocket]:
+        return [self.shell, self.control, self._iopub]
 
     @property
     def execution_id(self) -> str | None:
@@ -155,11 +155,11 @@ class Connection:
         if self._stdin_reader is not None:
             self._stdin_reader.cancel()
         for socket in [*self.sockets, *([self._stdin] if self._stdin is not None else [])]:
-            socket.close(0)
+            socket.close()
 
     def send(
         self,
-        socket: zmq.asyncio.Socket,
+        socket: KernelSocket,
         kind: str,
         content: dict[str, Any],
         on_output: OnOutput | None,
@@ -168,11 +168,6 @@ class Connection:
         on_question: OnQuestion | None = None,
     ) -> Request:
         """Send a request. Its futures fail with `KernelDied` when the kernel has ended."""
-        session = self._session
-        header = session.msg_header(kind)
-        if msg_id is not None:
-            header["msg_id"] = msg_id
-        message = session.msg(kind, content, header=header, metadata=metadata)
         if kind == "execute_request":
             self._late_values = 0
         loop = asyncio.get_running_loop()
@@ -180,14 +175,13 @@ class Connection:
         if self._failed:
             request.fail(KernelDied("the kernel process has ended"))
             return request
-        self._requests[message["header"]["msg_id"]] = request
+        msg_id, frames = self._messages.pack(kind, content, metadata=metadata, msg_id=msg_id)
+        self._requests[msg_id] = request
         if on_question is not None and self._stdin is None:
             # Few sessions ever ask: the socket is opened for the first request that may.
-            self._stdin = cast("zmq.asyncio.Socket", self._manager.connect_stdin(session.bsession))
-            self._stdin_reader = loop.create_task(self.read(self._stdin))
-        # Not awaited: with no high-water mark a send never waits. Not session.send: it writes through a shadow of the
-        # socket, and that can swallow the edge that wakes the reader.
-        socket.send_multipart(session.serialize(message))
+            self._stdin = self._open(self._manager.connect_stdin(self._manager.session.bsession), self._handle)
+            self._stdin_reader = loop.create_task(self._stdin.read())
+        socket.send(frames)
         return request
 
     def answer(self, kind: str, content: dict[str, Any]) -> None:
@@ -197,51 +191,36 @@ class Connection:
     def _send_to_control(self, kind: str, content: bytes | dict[str, Any], buffers: list[bytes]) -> None:
         """Send a message that is not a request."""
         if not self._failed:
-            message = self._session.msg(kind, cast("dict[str, Any]", content))  # which also accepts JSON as it is
-            self.control.send_multipart([*self._session.serialize(message), *buffers], copy=not buffers)
+            _, frames = self._messages.pack(kind, content)
+            self.control.send([*frames, *buffers], copy=not buffers)
 
-    async def read(self, socket: zmq.asyncio.Socket) -> None:
-        """Handle the messages of one socket. Runs for the kernel's life."""
-        is_iopub = socket is self.iopub
-        handled = 0
-        while True:
-            # No variable holds a part of a message while the next one is awaited.
-            size = self._handle(await socket.recv_multipart(), is_iopub)
-            handled += 1
-            if handled % MESSAGES_PER_TURN == 0 or size > SMALL_MESSAGE_BYTES:
-                await asyncio.sleep(0)
-
-    def _handle(self, frames: list[bytes], is_iopub: bool) -> int:
-        """Handle one message; returns its size in bytes."""
+    def _handle(self, frames: list[bytes], *, is_iopub: bool = False) -> None:
+        """Handle one message."""
         try:
-            message = self._unpack(self._session.feed_identities(frames)[1])
+            message = self._unpack(frames)
             if is_iopub or not self.tools.take(message):  # before it is treated as the reply to its parent
                 self._dispatch(message, is_iopub)
         except Exception:
             # An unsigned message, invalid JSON, a violation of the protocol, or a bug in one of our handlers.
             log.exception("dropped a message from the kernel", kernel=self._kernel_name)
-        return sum(map(len, frames))
 
-    def _unpack(self, parts: list[bytes]) -> dict[str, Any]:
+    def _handle_iopub(self, frames: list[bytes]) -> None:
+        self._handle(frames, is_iopub=True)
+
+    def _unpack(self, frames: list[bytes]) -> dict[str, Any]:
         """Unpack a message. Its content stays unread if it would take too much memory, or if its request has used up
         its share of values: unpacking them blocks the event loop. A text or a picture is one value, whatever its
         size."""
-        session, content = self._session, parts[_CONTENT]
-        for part in parts[1:_CONTENT]:
-            check_json(part, ENVELOPE)
+        message, content = self._messages.unpack(frames)
         readable = is_readable(content)
-        if readable and len(content) <= SMALL_MESSAGE_BYTES:
-            return session.deserialize(parts)
-        message = session.deserialize(parts, content=False)
-        kind = message["msg_type"]
-        if kind == "stream":
-            check_json(content, STREAM)
-            message["content"] = parse(content)
-        elif readable and (kind == TOOL_REQUEST or self._has_share(message, content)):
-            message["content"] = parse(content)
-        else:
-            message["content"] = dict(UNREAD)
-        return message
+        if not (readable and len(content) <= SMALL_MESSAGE_BYTES):
+            kind = message["msg_type"]
+            if kind == "stream":
+                check_json(content, STREAM)
+            elif not (readable and (kind == TOOL_REQUEST or self._has_share(message, content))):
+                return message | {"content": dict(UNREAD)}
+        message["content"] = parse(content)
+        return adapted(message)
 
     def _has_share(self, message: dict[str, Any], content: bytes) -> bool:
         values = content.count(b",")
@@ -295,7 +274,7 @@ class Connection:
                 self.listener.hear_other(message["parent_header"], kind, content)
 
     def _is_of_another(self, message: dict[str, Any]) -> bool:
-        own = self._session.session
+        own = self._messages.session_id
         return message["parent_header"].get("session", own) != own
 
     def _ask(self, request: Request, message: dict[str, Any]) -> None:
@@ -307,5 +286,5 @@ class Connection:
         content = message["content"]
         value = await on_question(str(content.get("prompt", "")), is_password=content.get("password") is True)
         if self._stdin is not None:
-            reply = self._session.msg("input_reply", {"value": value}, parent=message)
-            self._stdin.send_multipart(self._session.serialize(reply))
+            _, frames = self._messages.pack("input_reply", {"value": value}, parent=message)
+            self._stdin.send(frames)

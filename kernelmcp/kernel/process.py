@@ -109,7 +109,7 @@ async def run_kernel(
         await kernel.spawn()
         async with anyio.create_task_group() as tg:
             for socket in kernel.connection.sockets:
-                tg.start_soon(kernel.connection.read, socket)
+                tg.start_soon(socket.read)
             tg.start_soon(kernel.watch)
             await kernel.wait_until_ready()
             started = True
@@ -160,7 +160,6 @@ class Kernel:
             autorestart=False,
         )
         self._manager.launch = launch
-        self._manager.session.digest_history_size = 4096  # replay protection; the default culls slowly in a flood
 
     @property
     def connection(self) -> Connection:

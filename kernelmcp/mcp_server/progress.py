@@ -20,17 +20,18 @@ async def wait_for(execution: Execution, seconds: float, context: Context[Any, A
     connection and wants an answer at once, or has lost it."""
     if execution.done.is_set() or any(event.is_set() for event in asked):
         return
-    meta = context.request_context.meta
+    asking = context.request_context
+    meta, request = asking.meta, asking.request
     wants_progress = bool(meta) and meta.get("progress_token", meta.get("progressToken")) is not None
     wait = _report(execution, context) if wants_progress else execution.done.wait()
-    request = context.request_context.request
     of_request = [request.scope.get(key) for key in (CLOSING_KEY, GONE_KEY)] if request is not None else []
     ends = [event.wait() for event in (*of_request, *asked) if event is not None]
     if ends:
         await _wait_for_first([wait, *ends], seconds)
     else:
         with suppress(TimeoutError):
-            await asyncio.wait_for(wait, seconds)
+            async with asyncio.timeout(seconds):
+                await wait
 
 
 async def wait_for_news(execution: Execution, seconds: float, context: Context[Any, Any]) -> None:

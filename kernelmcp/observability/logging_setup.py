@@ -83,6 +83,8 @@ def _on_one_line(_logger: Any, _method: str, event: MutableMapping[str, Any]) ->
 
 
 def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 

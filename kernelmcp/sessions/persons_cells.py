@@ -129,7 +129,7 @@ class PersonsCells:
         is_free = is_id(msg_id) and self._executions.get(msg_id) is None
         own_id = msg_id if is_free else mint_id()
         code = clean(str(content.get("code", "")))
-        fold = self._executions.new_fold(self._log.submitted(own_id, event.now(), code).add)
+        fold = self._executions.new_fold(own_id, self._log.submitted(own_id, event.now(), code).add)
         self._log.began(own_id, by="person", client=client)
         execution = Execution(
             self._record.session_id, self._record.principal, code, 0.0, fold.outputs, fold, own_id, client=client

@@ -171,7 +171,7 @@ class Session:
         longest = longest_seconds or self._settings.policy.execution_timeout_seconds
         seconds = min(timeout_seconds or longest, longest)
         own_id = mint_id(mark_of(session_directory(self.place).name), self._settings.config.server.slot)
-        fold = self.executions.new_fold(self.log.submitted(own_id, event.now(), code, request_id).add)
+        fold = self.executions.new_fold(own_id, self.log.submitted(own_id, event.now(), code, request_id).add)
         execution = Execution(self.id, self.principal, code, seconds, fold.outputs, fold, own_id)
         execution.request_id = request_id
         execution.on_finish.append(self._note_unstarted)

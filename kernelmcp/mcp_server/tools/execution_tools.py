@@ -144,9 +144,8 @@ class ExecutionTools:
         if execution is None:
             execution = session.submit(cell, timeout, call, request_id=caller.request_id)
             self._views.note_begun(*viewed, execution, ctx)
-            if execution.questions is None and can_ask(ctx):
-                execution.questions = Questions()
             if can_ask(ctx):
+                execution.questions = execution.questions or Questions()
                 execution.approvals = Approvals(has_client=True)
             execution.session_created, execution.names_session = created, session_id is not None
             execution.had_fences = had_fences
@@ -222,13 +221,13 @@ class ExecutionTools:
                 execution.told()
             await self._log.report(execution, ctx)
         budget = self._settings.policy.output_budget_chars
-        host = self._host(execution, ctx)
+        host = self._host(execution)
         missing = await self._about_missing(execution, is_local=host is not None)
         return await to_result(execution, budget, ctx.protocol_version, since, host, missing)
 
-    def _host(self, execution: Execution, ctx: Ctx) -> HostFolders | None:
+    def _host(self, execution: Execution) -> HostFolders | None:
         session = self._registry.find_open(execution.principal, execution.session_id)
-        if session is None or self.caller(ctx).principal != LOCAL:
+        if session is None or execution.principal != LOCAL:
             return None
         volumes = {volume["name"]: volume["path"] for volume in kernel_volumes(self._settings)}
         return HostFolders(str(session.files.workspace), volumes)
