@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelmcp.config.settings import Settings, Values
@@ -12,11 +12,11 @@ from kernelmcp.executions import kept_executions
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.kept_executions import KeptExecutions
 
-COUNT = 4
-MEMORY, STREAM = 2**20, 100_000
+COUNT = 8
+MEMORY, STREAM = 400_000, 50_000
 
 
-def settings() -> Settings:
+def a_policy() -> Settings:
     config = {"sessions": {"kept_executions": COUNT}}
     limits = {"outputs_max_bytes": MEMORY, "stdout_max_bytes": STREAM, "stderr_max_bytes": STREAM}
     return Settings(Values.model_validate({"config": config, "policy": limits}))
@@ -44,19 +44,18 @@ def allowed(known: list[Execution], *, stopped: bool) -> list[str]:
     return left
 
 
-steps = st.lists(
-    st.tuples(st.sampled_from(["add", "end", "hear", "hear", "show", "trim", "trim", "stop"]), st.integers(0, 9)),
-    max_size=40,
-)
+NAMES = ["add", "add", "end", "stdout", "stderr", "show", "trim", "trim", "stop"]
+steps = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 9)), min_size=30, max_size=60)
 
 
+@settings(max_examples=200, deadline=None)
 @given(steps)
 def test_what_is_kept(done: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        kept, known = KeptExecutions(settings(), Path(folder) / "outputs"), list[Execution]()
+        kept, known = KeptExecutions(a_policy(), Path(folder) / "outputs"), list[Execution]()
         for number, (step, which) in enumerate(done):
-            one = known[which % len(known)] if known else None
-            content: dict[str, Any] = {"name": "stdout", "text": "x" * 30_000 * (which + 1)}
+            one = known[-1 - which % len(known)] if known else None
+            content: dict[str, Any] = {"name": step, "text": "x" * 20_000 * (1 + number % 10)}
             if step == "add":
                 # Ended ones are older than running ones: a session runs one cell after the other.
                 for before in known[:-1]:
@@ -64,7 +63,7 @@ def test_what_is_kept(done: list[tuple[str, int]]) -> None:
                 known.append(add(kept, str(number)))
             elif one is not None and step == "end":
                 end(one)
-            elif one is not None and step == "hear":
+            elif one is not None and step in ("stdout", "stderr"):
                 one.hear("stream", content)
             elif one is not None and step == "show":
                 one.hear("display_data", {"data": {"text/plain": content["text"]}})
