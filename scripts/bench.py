@@ -31,6 +31,7 @@ from hibernate_bench import measure_hibernation
 from http_bench import http_server, measure_calls, soak
 from lab_bench import measure_lab
 from languages_bench import measure_languages
+from many_bench import measure_many
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from neighbours_bench import measure_neighbours
@@ -259,6 +260,7 @@ def main() -> int:
     parser.add_argument("--views", action="store_true", help="views of MCP Apps, in a browser; nothing else")
     parser.add_argument("--hibernate", action="store_true", help="saved variables; nothing else")
     parser.add_argument("--crowd", action="store_true", help="1,000 sessions, 20 live (half an hour); nothing else")
+    parser.add_argument("--many", action="store_true", help="1 to 200 sessions that call at once; nothing else")
     parser.add_argument("--fleet", action="store_true", help="calls through HAProxy, and directly; nothing else")
     parser.add_argument("--sessions", type=int, default=1000, help="of the crowd (default 1000)")
     parser.add_argument("--calls", type=int, default=5000, help="to the crowd (default 5000)")
@@ -279,6 +281,7 @@ def main() -> int:
         "hibernate": measure_hibernation,
         "crowd": lambda folder: measure_crowd(folder, options.sessions, options.calls),
         "fleet": measure_fleet,
+        "many": measure_many,
     }
     if chosen := [measured for name, measured in parts.items() if getattr(options, name)]:
         with tempfile.TemporaryDirectory(prefix="kmb-") as name:
