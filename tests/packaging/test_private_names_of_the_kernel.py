@@ -70,10 +70,14 @@ def test_our_kernel_takes_no_private_name_of_ipykernels_by_accident() -> None:
 
 
 def test_ipykernels_threads_take_what_the_launcher_gives_them() -> None:
-    assert {"pipe", "session"} <= set(inspect.signature(IOPubThread).parameters), "launcher.py wants no pipe"
-    assert "self.background_socket =" in inspect.getsource(IOPubThread), "launcher.py publishes through it"
-    assert hasattr(IOPubThread, "stop"), "launcher.py ends it to send the rest"
     assert "io_loop" in inspect.getsource(inspect.getmro(ControlThread)[1]), "launcher.py puts control's stream on it"
+
+
+def test_ipykernel_needs_of_iopub_what_our_socket_has() -> None:
+    assert hasattr(IOPubThread, "schedule"), "backlog.py sends through it under IPKernelApp"
+    assert "self.socket =" in inspect.getsource(IOPubThread), "backlog.py sends on it under IPKernelApp"
+    uses = re.findall(r"self\.iopub_\w+.?", KERNELBASE)
+    assert set(uses) == {"self.iopub_socket,"}, "Session.send is all that IopubSocket (iopub_socket.py) is used for"
 
 
 def test_pip_judges_markers_by_the_environment_that_pip_main_puts_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,12 @@ from typing import Any, TextIO, cast
 import zmq
 from ipykernel.control import ControlThread
 from ipykernel.heartbeat import Heartbeat
-from ipykernel.iostream import IOPubThread
 from ipykernel.parentpoller import ParentPollerUnix
 from jupyter_client.session import Session
 from tornado.ioloop import IOLoop
 from zmq.eventloop.zmqstream import ZMQStream
 
+from kernelmcp_kernel.jupyter.iopub_socket import IopubSocket
 from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
 
 Connection = dict[str, Any]
@@ -67,7 +67,8 @@ def run(connection_file: str) -> None:
         username="kernel",
     )
     shell, stdin, control = (_bind(context, zmq.ROUTER, connection, name) for name in ("shell", "stdin", "control"))
-    iopub = _start_iopub(connection, session)
+    # Its own context, because terminating a context waits until zmq has sent everything.
+    iopub = IopubSocket(_bind(zmq.Context(), zmq.XPUB, connection, "iopub"), session)
     _start_heartbeat(connection)
     control_thread = ControlThread(daemon=True)
     kernel: SandboxKernel = SandboxKernel.instance(
@@ -76,7 +77,7 @@ def run(connection_file: str) -> None:
         control_stream=ZMQStream(control, control_thread.io_loop),
         control_thread=control_thread,
         iopub_thread=iopub,
-        iopub_socket=iopub.background_socket,
+        iopub_socket=iopub,
         stdin_socket=stdin,
         log=log,
     )
@@ -115,18 +116,9 @@ def _bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, connection: Connec
     return socket
 
 
-def _start_iopub(connection: Connection, session: Session) -> IOPubThread:
-    # Its own context, because terminating a context waits until zmq has sent everything.
-    thread = IOPubThread(_bind(zmq.Context(), zmq.XPUB, connection, "iopub"), pipe=False, session=cast(Any, session))
-    thread.start()
-    return thread
-
-
-def _send_the_rest(iopub: IOPubThread) -> None:
+def _send_the_rest(iopub: IopubSocket) -> None:
     """Give clients the queued messages, within the linger time."""
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the thread leaves a cancelled task behind, which is noted
     context: zmq.Context[zmq.Socket[bytes]] = cast(Any, iopub.socket).context
-    iopub.stop()
     iopub.close()
     context.term()
 

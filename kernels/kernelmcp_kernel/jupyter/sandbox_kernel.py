@@ -15,7 +15,6 @@ import signal
 from importlib.metadata import version
 from typing import Any, ClassVar, cast
 
-from ipykernel.iostream import IOPubThread
 from jupyter_client.session import Session
 
 from kernelmcp_kernel.guests.by_language import Guests
@@ -28,7 +27,7 @@ from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCall
 from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
 from kernelmcp_kernel.guests.storage import StorageWatch
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
-from kernelmcp_kernel.jupyter.backlog import Backlog
+from kernelmcp_kernel.jupyter.backlog import Backlog, Iopub
 from kernelmcp_kernel.jupyter.execute_messages import (
     check_request,
     checked_reply,
@@ -120,7 +119,7 @@ class SandboxKernel(PastKernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._backlog = Backlog(cast(IOPubThread, self.iopub_thread), lambda paused: self._guests.pause(paused))
+        self._backlog = Backlog(cast(Iopub, self.iopub_thread), lambda paused: self._guests.pause(paused))
         self._forwarder = OutputForwarder(self._publish, self._backlog)
         self._sandbox = self.early_directory or open_directory()
         self._cell: Cell | None = None
