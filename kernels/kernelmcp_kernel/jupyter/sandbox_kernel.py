@@ -222,6 +222,12 @@ class SandboxKernel(PastKernel):
         async with self._main_asyncio_lock:
             self._aborting = False
 
+    def pre_handler_hook(self) -> None:
+        """ipykernel lets SIGINT interrupt a handler here. It interrupts user code, and ours runs in the guest."""
+
+    def post_handler_hook(self) -> None:
+        """ipykernel restores here what `pre_handler_hook` has set."""
+
     # -- requests
 
     async def do_execute(
