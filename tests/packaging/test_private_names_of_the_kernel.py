@@ -14,10 +14,12 @@ import pytest
 from ipykernel.control import ControlThread
 from ipykernel.iostream import IOPubThread
 from ipykernel.kernelbase import Kernel
+from zmq.eventloop.zmqstream import ZMQStream
 
 import kernelmcp_kernel
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
+from kernelmcp_kernel.jupyter.shell_stream import ShellStream
 
 PYODIDE = Path(kernelmcp_kernel.__file__).parent / "_runtime" / "pyodide"
 KERNELBASE = inspect.getsource(inspect.getmodule(Kernel) or Kernel)
@@ -78,6 +80,21 @@ def test_ipykernel_needs_of_iopub_what_our_socket_has() -> None:
     assert "self.socket =" in inspect.getsource(IOPubThread), "backlog.py sends on it under IPKernelApp"
     uses = re.findall(r"self\.iopub_\w+.?", KERNELBASE)
     assert set(uses) == {"self.iopub_socket,"}, "Session.send is all that IopubSocket (iopub_socket.py) is used for"
+
+
+def test_ipykernel_needs_of_the_shell_stream_what_ours_has() -> None:
+    uses = re.findall(r"(?:self\.shell_)?stream\.(?!io_loop)\w+", KERNELBASE)
+    assert {use.removeprefix("self.shell_") for use in uses} == {"stream.on_recv", "stream.flush"}
+    assert "_async_in_context(partial(self.shell_main, None))" in KERNELBASE, "SandboxKernel.start makes its task"
+
+
+def test_our_shell_stream_takes_no_private_name_of_zmqs_by_accident() -> None:
+    nodes = list(ast.walk(ast.parse(inspect.getsource(ShellStream))))
+    ours = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    ours |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    theirs = set(re.findall(r"self\.(\w+)|def (\w+)", inspect.getsource(ZMQStream)))
+    names = {name for pair in theirs for name in pair}
+    assert ours & names == {"__init__", "on_recv", "send_multipart", "flush"}
 
 
 def test_pip_judges_markers_by_the_environment_that_pip_main_puts_in(monkeypatch: pytest.MonkeyPatch) -> None:

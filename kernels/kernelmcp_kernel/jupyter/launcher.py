@@ -23,6 +23,7 @@ from zmq.eventloop.zmqstream import ZMQStream
 
 from kernelmcp_kernel.jupyter.iopub_socket import IopubSocket
 from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
+from kernelmcp_kernel.jupyter.shell_stream import ShellStream
 
 Connection = dict[str, Any]
 
@@ -73,7 +74,7 @@ def run(connection_file: str) -> None:
     control_thread = ControlThread(daemon=True)
     kernel: SandboxKernel = SandboxKernel.instance(
         session=session,
-        shell_stream=ZMQStream(shell),
+        shell_stream=ShellStream(shell),
         control_stream=ZMQStream(control, control_thread.io_loop),
         control_thread=control_thread,
         iopub_thread=iopub,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from functools import partial
 from importlib.metadata import version
 from typing import Any, ClassVar, cast
 
@@ -45,6 +46,7 @@ from kernelmcp_kernel.jupyter.install import Installs
 from kernelmcp_kernel.jupyter.iopub import COMM_TYPES, OutputForwarder
 from kernelmcp_kernel.jupyter.past_requests import PastKernel, past_request
 from kernelmcp_kernel.jupyter.reports import Report
+from kernelmcp_kernel.jupyter.shell_stream import ShellStream
 from kernelmcp_kernel.jupyter.stdin import read_line
 from kernelmcp_kernel.languages import divide, find, language_info
 from kernelmcp_kernel.languages.python.language import LANGUAGE
@@ -156,6 +158,8 @@ class SandboxKernel(PastKernel):
     def start(self) -> None:
         """Called by the application once the sockets are there, before its event loop runs."""
         super().start()
+        if isinstance(self.shell_stream, ShellStream):  # which makes the task that ipykernel's callback would make
+            self.shell_stream.on_recv(partial(self.shell_main, None), copy=False)
         self.io_loop.add_callback(self._open)
 
     def _open(self) -> None:
