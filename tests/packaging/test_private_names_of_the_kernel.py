@@ -14,9 +14,11 @@ import pytest
 from ipykernel.control import ControlThread
 from ipykernel.iostream import IOPubThread
 from ipykernel.kernelbase import Kernel
+from jupyter_client.session import Session
 from zmq.eventloop.zmqstream import ZMQStream
 
 import kernelmcp_kernel
+from kernelmcp_kernel.jupyter.kernel_session import KernelSession
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
 from kernelmcp_kernel.jupyter.shell_stream import ShellStream
@@ -95,6 +97,18 @@ def test_our_shell_stream_takes_no_private_name_of_zmqs_by_accident() -> None:
     theirs = set(re.findall(r"self\.(\w+)|def (\w+)", inspect.getsource(ZMQStream)))
     names = {name for pair in theirs for name in pair}
     assert ours & names == {"__init__", "on_recv", "send_multipart", "flush"}
+
+
+def test_jupyter_clients_session_has_what_ours_replaces_and_nothing_of_its_own_by_accident() -> None:
+    nodes = list(ast.walk(ast.parse(inspect.getsource(KernelSession))))
+    ours = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    ours |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    theirs = {name for name in ours if hasattr(Session, name)}
+    assert theirs == {"__init__", "msg_header", "msg", "sign", "serialize", "send", "deserialize"}
+    assert not {name for name in ours - theirs if f"self.{name} =" in inspect.getsource(Session)}
+    assert list(inspect.signature(vars(Session)["_add_digest"]).parameters) == ["self", "signature"], (
+        "kernel_session.py adds it"
+    )
 
 
 def test_pip_judges_markers_by_the_environment_that_pip_main_puts_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,11 @@ import zmq
 from ipykernel.control import ControlThread
 from ipykernel.heartbeat import Heartbeat
 from ipykernel.parentpoller import ParentPollerUnix
-from jupyter_client.session import Session
 from tornado.ioloop import IOLoop
 from zmq.eventloop.zmqstream import ZMQStream
 
 from kernelmcp_kernel.jupyter.iopub_socket import IopubSocket
+from kernelmcp_kernel.jupyter.kernel_session import KernelSession
 from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
 from kernelmcp_kernel.jupyter.shell_stream import ShellStream
 
@@ -62,7 +62,7 @@ def run(connection_file: str) -> None:
         signal.SIGINT, signal.SIG_IGN
     )  # a terminal's Ctrl-C is for the terminal's own program; we are interrupted by message
     context = zmq.Context()
-    session = Session(
+    session = KernelSession(
         key=connection["key"].encode(),
         signature_scheme=connection.get("signature_scheme", "hmac-sha256"),
         username="kernel",

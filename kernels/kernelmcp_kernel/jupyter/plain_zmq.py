@@ -7,7 +7,8 @@ from typing import cast
 
 import zmq
 
-_EVENTS, _POLLIN, _SNDMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.SNDMORE)
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+_NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 
 
 def send_parts(socket: zmq.Socket[bytes], parts: Sequence[bytes]) -> None:
@@ -15,6 +16,14 @@ def send_parts(socket: zmq.Socket[bytes], parts: Sequence[bytes]) -> None:
     for part in parts[:-1]:
         socket.send(part, _SNDMORE)
     socket.send(parts[-1])
+
+
+def receive_frames(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
+    """Receive a message; like `recv_multipart`, without a question after each part. Raises zmq.Again."""
+    frames = [socket.recv(_NOBLOCK, copy=False)]
+    while frames[-1].more:
+        frames.append(socket.recv(copy=False))
+    return frames
 
 
 def has_received(socket: zmq.Socket[bytes]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import zmq
 from zmq.eventloop.zmqstream import ZMQStream
 
-from kernelmcp_kernel.jupyter.plain_zmq import has_received, send_parts
+from kernelmcp_kernel.jupyter.plain_zmq import has_received, receive_frames, send_parts
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class ShellStream(ZMQStream):
         if self._handler is None:
             return False
         try:
-            parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            parts = receive_frames(self._socket)
         except zmq.Again:
             return False
         task = asyncio.get_running_loop().create_task(_handle(self._handler, parts), context=self._context)
