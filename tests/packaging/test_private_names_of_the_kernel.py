@@ -14,10 +14,14 @@ import pytest
 from ipykernel.control import ControlThread
 from ipykernel.iostream import IOPubThread
 from ipykernel.kernelbase import Kernel
+from jupyter_client.session import Session
+from zmq.eventloop.zmqstream import ZMQStream
 
 import kernelmcp_kernel
+from kernelmcp_kernel.jupyter.kernel_session import KernelSession
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
+from kernelmcp_kernel.jupyter.shell_stream import ShellStream
 
 PYODIDE = Path(kernelmcp_kernel.__file__).parent / "_runtime" / "pyodide"
 KERNELBASE = inspect.getsource(inspect.getmodule(Kernel) or Kernel)
@@ -70,10 +74,41 @@ def test_our_kernel_takes_no_private_name_of_ipykernels_by_accident() -> None:
 
 
 def test_ipykernels_threads_take_what_the_launcher_gives_them() -> None:
-    assert {"pipe", "session"} <= set(inspect.signature(IOPubThread).parameters), "launcher.py wants no pipe"
-    assert "self.background_socket =" in inspect.getsource(IOPubThread), "launcher.py publishes through it"
-    assert hasattr(IOPubThread, "stop"), "launcher.py ends it to send the rest"
     assert "io_loop" in inspect.getsource(inspect.getmro(ControlThread)[1]), "launcher.py puts control's stream on it"
+
+
+def test_ipykernel_needs_of_iopub_what_our_socket_has() -> None:
+    assert hasattr(IOPubThread, "schedule"), "backlog.py sends through it under IPKernelApp"
+    assert "self.socket =" in inspect.getsource(IOPubThread), "backlog.py sends on it under IPKernelApp"
+    uses = re.findall(r"self\.iopub_\w+.?", KERNELBASE)
+    assert set(uses) == {"self.iopub_socket,"}, "Session.send is all that IopubSocket (iopub_socket.py) is used for"
+
+
+def test_ipykernel_needs_of_the_shell_stream_what_ours_has() -> None:
+    uses = re.findall(r"(?:self\.shell_)?stream\.(?!io_loop)\w+", KERNELBASE)
+    assert {use.removeprefix("self.shell_") for use in uses} == {"stream.on_recv", "stream.flush"}
+    assert "_async_in_context(partial(self.shell_main, None))" in KERNELBASE, "SandboxKernel.start makes its task"
+
+
+def test_our_shell_stream_takes_no_private_name_of_zmqs_by_accident() -> None:
+    nodes = list(ast.walk(ast.parse(inspect.getsource(ShellStream))))
+    ours = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    ours |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    theirs = set(re.findall(r"self\.(\w+)|def (\w+)", inspect.getsource(ZMQStream)))
+    names = {name for pair in theirs for name in pair}
+    assert ours & names == {"__init__", "on_recv", "send_multipart", "flush"}
+
+
+def test_jupyter_clients_session_has_what_ours_replaces_and_nothing_of_its_own_by_accident() -> None:
+    nodes = list(ast.walk(ast.parse(inspect.getsource(KernelSession))))
+    ours = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    ours |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    theirs = {name for name in ours if hasattr(Session, name)}
+    assert theirs == {"__init__", "msg_header", "msg", "sign", "serialize", "send", "deserialize"}
+    assert not {name for name in ours - theirs if f"self.{name} =" in inspect.getsource(Session)}
+    assert list(inspect.signature(vars(Session)["_add_digest"]).parameters) == ["self", "signature"], (
+        "kernel_session.py adds it"
+    )
 
 
 def test_pip_judges_markers_by_the_environment_that_pip_main_puts_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,8 @@ class Guest:
 
     async def ready(self) -> None:
         """Wait until the guest has restored its image. Raises GuestDied."""
-        await asyncio.shield(self._ready)
+        if not self._ready.done():
+            await asyncio.shield(self._ready)
 
     def set_environment(self, variables: dict[str, str]) -> None:
         """Set the guest's environment variables, before the first request.
@@ -211,6 +212,11 @@ class Guest:
         """Make the guest wait when it sends something, or let it continue."""
         if self.death is None:
             self._channel.pause(paused)
+
+    @property
+    def is_ready(self) -> bool:
+        """True if `ready` does not wait."""
+        return self._ready.done()
 
     @property
     def current_id(self) -> str:

@@ -308,7 +308,7 @@ class StorageWatch:
             self._schedule(_BUSY_SECONDS)
         if self._look is None:
             self._free_bytes, self._written_bytes = _free_bytes(self._folder), _written_bytes(self._pids())
-            self._look_again()
+            self._look = self._loop.call_later(_LOOK_SECONDS, self._look_again)
 
     def _look_again(self) -> None:
         """While a cell runs: count at once if much of the remaining quota may be used."""

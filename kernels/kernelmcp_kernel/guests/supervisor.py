@@ -254,11 +254,10 @@ class GuestSupervisor:
     async def _started(self) -> None:
         """Wait for the guest; kill one that does not become ready, since it cannot report why."""
         guest, end = self.guest, time.monotonic() + _START_SECONDS
-        while True:
+        while not guest.is_ready:
             try:
                 async with asyncio.timeout(_START_CHECK_SECONDS):
                     await guest.ready()
-                return
             except TimeoutError:
                 if guest.death is not None:
                     return

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import Any, Protocol, cast
 
 import zmq
-from ipykernel.iostream import IOPubThread
 
 # Bytes that are tracked together.
 _STEP_BYTES = 2**20
@@ -23,13 +22,23 @@ _LOOK_SECONDS = 0.01
 _STALL_SECONDS = 20.0
 
 
+class Iopub(Protocol):
+    """The iopub socket and the way to it: our own, or ipykernel's thread under IPKernelApp."""
+
+    socket: Any
+
+    def schedule(self, f: Callable[[], object]) -> None:
+        """Call a function that sends, in order, now or in another thread."""
+        ...
+
+
 class Backlog:
     """A kernel's backlog. Calls `pause` with True to make guests wait, with False to let them continue."""
 
-    def __init__(self, thread: IOPubThread, pause: Callable[[bool], None]) -> None:
-        self._thread = thread
+    def __init__(self, iopub: Iopub, pause: Callable[[bool], None]) -> None:
+        self._iopub = iopub
         self._pause = pause
-        self._sent = deque[tuple[int, zmq.MessageTracker]]()  # the iopub thread appends
+        self._sent = deque[tuple[int, zmq.MessageTracker]]()  # ipykernel's thread appends
         self._untracked = 0
         self._bytes = 0
         self._progress = 0.0
@@ -40,10 +49,10 @@ class Backlog:
 
     def send(self, parts: list[bytes]) -> None:
         """Send a message, in order."""
-        socket = cast("zmq.Socket[bytes]", self._thread.socket)
+        socket = cast("zmq.Socket[bytes]", self._iopub.socket)
         self._untracked += sum(map(len, parts))
         if self._untracked < _STEP_BYTES:
-            self._thread.schedule(lambda: socket.send_multipart(parts))
+            self._iopub.schedule(lambda: socket.send_multipart(parts))
             return
         size, self._untracked = self._untracked, 0
 
@@ -52,7 +61,7 @@ class Backlog:
             self._sent.append((size, cast("zmq.MessageTracker", tracker)))
 
         self._bytes += size
-        self._thread.schedule(send_tracked)
+        self._iopub.schedule(send_tracked)
         loop = asyncio.get_running_loop()
         if not self._looking:
             self._looking, self._progress = True, loop.time()

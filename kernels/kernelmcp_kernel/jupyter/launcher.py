@@ -16,13 +16,14 @@ from typing import Any, TextIO, cast
 import zmq
 from ipykernel.control import ControlThread
 from ipykernel.heartbeat import Heartbeat
-from ipykernel.iostream import IOPubThread
 from ipykernel.parentpoller import ParentPollerUnix
-from jupyter_client.session import Session
 from tornado.ioloop import IOLoop
 from zmq.eventloop.zmqstream import ZMQStream
 
+from kernelmcp_kernel.jupyter.iopub_socket import IopubSocket
+from kernelmcp_kernel.jupyter.kernel_session import KernelSession
 from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
+from kernelmcp_kernel.jupyter.shell_stream import ShellStream
 
 Connection = dict[str, Any]
 
@@ -61,22 +62,23 @@ def run(connection_file: str) -> None:
         signal.SIGINT, signal.SIG_IGN
     )  # a terminal's Ctrl-C is for the terminal's own program; we are interrupted by message
     context = zmq.Context()
-    session = Session(
+    session = KernelSession(
         key=connection["key"].encode(),
         signature_scheme=connection.get("signature_scheme", "hmac-sha256"),
         username="kernel",
     )
     shell, stdin, control = (_bind(context, zmq.ROUTER, connection, name) for name in ("shell", "stdin", "control"))
-    iopub = _start_iopub(connection, session)
+    # Its own context, because terminating a context waits until zmq has sent everything.
+    iopub = IopubSocket(_bind(zmq.Context(), zmq.XPUB, connection, "iopub"), session)
     _start_heartbeat(connection)
     control_thread = ControlThread(daemon=True)
     kernel: SandboxKernel = SandboxKernel.instance(
         session=session,
-        shell_stream=ZMQStream(shell),
+        shell_stream=ShellStream(shell),
         control_stream=ZMQStream(control, control_thread.io_loop),
         control_thread=control_thread,
         iopub_thread=iopub,
-        iopub_socket=iopub.background_socket,
+        iopub_socket=iopub,
         stdin_socket=stdin,
         log=log,
     )
@@ -115,18 +117,9 @@ def _bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, connection: Connec
     return socket
 
 
-def _start_iopub(connection: Connection, session: Session) -> IOPubThread:
-    # Its own context, because terminating a context waits until zmq has sent everything.
-    thread = IOPubThread(_bind(zmq.Context(), zmq.XPUB, connection, "iopub"), pipe=False, session=cast(Any, session))
-    thread.start()
-    return thread
-
-
-def _send_the_rest(iopub: IOPubThread) -> None:
+def _send_the_rest(iopub: IopubSocket) -> None:
     """Give clients the queued messages, within the linger time."""
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the thread leaves a cancelled task behind, which is noted
     context: zmq.Context[zmq.Socket[bytes]] = cast(Any, iopub.socket).context
-    iopub.stop()
     iopub.close()
     context.term()
 

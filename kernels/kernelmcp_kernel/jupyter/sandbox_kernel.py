@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from functools import partial
 from importlib.metadata import version
 from typing import Any, ClassVar, cast
 
-from ipykernel.iostream import IOPubThread
 from jupyter_client.session import Session
 
 from kernelmcp_kernel.guests.by_language import Guests
@@ -28,7 +28,7 @@ from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCall
 from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
 from kernelmcp_kernel.guests.storage import StorageWatch
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
-from kernelmcp_kernel.jupyter.backlog import Backlog
+from kernelmcp_kernel.jupyter.backlog import Backlog, Iopub
 from kernelmcp_kernel.jupyter.execute_messages import (
     check_request,
     checked_reply,
@@ -46,6 +46,7 @@ from kernelmcp_kernel.jupyter.install import Installs
 from kernelmcp_kernel.jupyter.iopub import COMM_TYPES, OutputForwarder
 from kernelmcp_kernel.jupyter.past_requests import PastKernel, past_request
 from kernelmcp_kernel.jupyter.reports import Report
+from kernelmcp_kernel.jupyter.shell_stream import ShellStream
 from kernelmcp_kernel.jupyter.stdin import read_line
 from kernelmcp_kernel.languages import divide, find, language_info
 from kernelmcp_kernel.languages.python.language import LANGUAGE
@@ -120,7 +121,7 @@ class SandboxKernel(PastKernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._backlog = Backlog(cast(IOPubThread, self.iopub_thread), lambda paused: self._guests.pause(paused))
+        self._backlog = Backlog(cast(Iopub, self.iopub_thread), lambda paused: self._guests.pause(paused))
         self._forwarder = OutputForwarder(self._publish, self._backlog)
         self._sandbox = self.early_directory or open_directory()
         self._cell: Cell | None = None
@@ -157,6 +158,8 @@ class SandboxKernel(PastKernel):
     def start(self) -> None:
         """Called by the application once the sockets are there, before its event loop runs."""
         super().start()
+        if isinstance(self.shell_stream, ShellStream):  # which makes the task that ipykernel's callback would make
+            self.shell_stream.on_recv(partial(self.shell_main, None), copy=False)
         self.io_loop.add_callback(self._open)
 
     def _open(self) -> None:
@@ -222,6 +225,12 @@ class SandboxKernel(PastKernel):
     async def _stop_aborting(self) -> None:
         async with self._main_asyncio_lock:
             self._aborting = False
+
+    def pre_handler_hook(self) -> None:
+        """ipykernel lets SIGINT interrupt a handler here. It interrupts user code, and ours runs in the guest."""
+
+    def post_handler_hook(self) -> None:
+        """ipykernel restores here what `pre_handler_hook` has set."""
 
     # -- requests
 
