@@ -3,9 +3,9 @@ start without its imports.
 
 Run as a program by `starting.py`, which sends requests over a socket; must not import anything of the tests. A fork is
 a child of who asked (a subreaper: the process between them ends at once) and has the pipes, environment, working
-directory and arguments that were asked for. It differs from a start in four ways: modules were imported before the
-environment was set, all forks of one process share a hash seed, `/proc/PID/environ` is not its own, and modules are not
-taken apart at the end.
+directory and arguments that were asked for. It differs from a start in five ways: modules were imported before the
+environment was set, all forks of one process share a hash seed, `/proc/PID/environ` is not its own, modules are not
+taken apart at the end, and pydantic's models of the tools' arguments have been built.
 
 A forked server has one child from its beginning, which forks the server's kernel processes.
 Programs in Python that servers start (upstreams) are forks for `relay.py`, which stands in for them.
@@ -29,7 +29,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from types import MethodType
 from typing import Any, NoReturn
 
 # What a server has imported after its first calls over stdio or HTTP.
@@ -37,12 +38,15 @@ PRELOADED = (
     "kernelmcp.cli",
     "kernelmcp.server",
     "kernelmcp.mcp_server.assemble",
+    "kernelmcp.observability.logging_setup",
     "kernelmcp.stdio.serve",
+    "kernelmcp.stdio.wire",
     "kernelmcp.http.asgi",
     "kernelmcp.http.http_listener",
     "kernelmcp.http.tokens",
     "kernelmcp.upstreams.upstreams",
     "kernelmcp.code_mode.code_mode",
+    "anyio._backends._asyncio",
     "uvicorn.lifespan.on",
     "uvicorn.loops.asyncio",
     "uvicorn.protocols.http.h11_impl",
@@ -60,6 +64,9 @@ def main() -> NoReturn:
     for name in PRELOADED:
         importlib.import_module(name)
     importlib.import_module("kernelmcp_kernel.fork_server").import_everything()
+    _keep_models()
+    _build_models()
+    _keep_provisioners()
     gc.collect()
     gc.freeze()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as relays:
@@ -184,6 +191,88 @@ def _take_on(request: dict[str, Any], standard: list[int]) -> None:
     sys.stdout = sys.__stdout__ = _output(1)
     sys.stderr = sys.__stderr__ = _output(2)
     _set_command_line(request["args"])
+
+
+# -- what each server builds from the same functions -------------------------------------------------------------------
+
+
+def _keep_models() -> None:
+    """From here on, what the SDK and pydantic make of one function is made once: the models of its arguments and of its
+    results, and their JSON schemas. A server spends half of its start on them. What is kept is read or copied, so that
+    no server sees what another one made of it."""
+    from mcp.server.mcpserver.resources import templates
+    from mcp.server.mcpserver.tools import base
+    from mcp.server.mcpserver.utilities import func_metadata as module
+
+    made: dict[Hashable, Any] = {}
+    build, models = module.func_metadata, module.ArgModelBase
+    rebuild, describe = models.model_rebuild.__func__, models.model_json_schema.__func__  # type: ignore[attr-defined]
+
+    def func_metadata(
+        func: Callable[..., Any], skip_names: Sequence[str] = (), structured_output: bool | None = None
+    ) -> module.FuncMetadata:
+        if not isinstance(func, MethodType):
+            return build(func, skip_names, structured_output)
+        key = func.__func__, *skip_names, structured_output
+        if key not in made:
+            made[key] = build(func, skip_names, structured_output)
+        return made[key].model_copy(update={"output_schema": _copy(made[key].output_schema)})
+
+    def settings_of(model: type) -> Hashable:
+        return model, *sorted(model.model_config.items())  # type: ignore[attr-defined]
+
+    def model_rebuild(model: type, *, force: bool = False, **options: Any) -> bool | None:
+        key = "rebuilt", settings_of(model), *options.items()
+        if not force:
+            return rebuild(model, **options)
+        if key not in made:
+            made[key] = rebuild(model, force=True, **options)
+        return made[key]
+
+    def model_json_schema(model: type, by_alias: bool = True, **options: Any) -> dict[str, Any]:
+        key = "described", settings_of(model), by_alias, *options.items()
+        if key not in made:
+            made[key] = describe(model, by_alias, **options)
+        return _copy(made[key])
+
+    vars(base)["func_metadata"] = vars(templates)["func_metadata"] = func_metadata
+    models.model_rebuild = classmethod(model_rebuild)  # type: ignore[method-assign, assignment]
+    models.model_json_schema = classmethod(model_json_schema)  # type: ignore[method-assign, assignment]
+
+
+def _build_models() -> None:
+    """Those of the tools and of the resources, from the functions that have them: none is called."""
+    from mcp_types import ToolAnnotations
+
+    from kernelmcp.mcp_server.file_resources import FileResources
+    from kernelmcp.mcp_server.resources import Resources, ResourceServer
+    from kernelmcp.mcp_server.tools import contract_tool, execution_tools, file_tools, package_tools, session_tools
+
+    nothing: Any = object()
+    tools = (
+        execution_tools.ExecutionTools,
+        session_tools.SessionTools,
+        package_tools.PackageTools,
+        file_tools.FileTools,
+    )
+    for name, function in [member for kind in tools for member in vars(kind).items()]:
+        if not name.startswith("_") and "CallToolResult" in str(getattr(function, "__annotations__", {}).get("return")):
+            contract_tool.contract_tool(MethodType(function, nothing), name, ToolAnnotations())
+    server = ResourceServer("nothing")
+    Resources(nothing, nothing, nothing).register(server)
+    FileResources(nothing, nothing).register(server)
+
+
+def _keep_provisioners() -> None:
+    """jupyter_client looks through all that is installed for them."""
+    from jupyter_client.provisioning.factory import KernelProvisionerFactory
+
+    found = KernelProvisionerFactory._get_all_provisioners()
+    KernelProvisionerFactory._get_all_provisioners = staticmethod(lambda: found)  # type: ignore[method-assign]
+
+
+def _copy(schema: Any) -> Any:
+    return marshal.loads(marshal.dumps(schema))  # what pydantic has just made
 
 
 # -- the kernel processes of a server ----------------------------------------------------------------------------------

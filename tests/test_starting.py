@@ -4,14 +4,17 @@ import json
 import os
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
+import anyio
 import psutil
 import pytest
+from mcp import Client
 
 from . import starting
 from .processes import command_line
-from .starting import DEADLINE, run_kernelmcp, start_server
+from .starting import DEADLINE, over_stdio, run_kernelmcp, start_server
 
 
 @pytest.fixture(params=["forked", "cold"])
@@ -53,6 +56,25 @@ def test_it_is_a_child_of_this_process_with_its_own_command_line(env: dict[str, 
         ]
         process.send_signal(signal.SIGKILL)
         assert process.wait(DEADLINE) == -signal.SIGKILL
+
+
+def test_a_fork_offers_what_a_start_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models and schemas that the fork server has built are those that the server would have built."""
+
+    async def offered(*, cold: bool) -> list[object]:
+        monkeypatch.setattr(starting, "cold", cold)
+        env = {**os.environ, "KERNELMCP_HOME": str(tmp_path / f"{cold}"), "KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0"}
+        async with Client(over_stdio(env=env), mode="legacy") as client:
+            answers = [
+                await client.list_tools(),
+                await client.list_resources(),
+                await client.list_resource_templates(),
+                await client.list_prompts(),
+                *[await client.call_tool(name, {"cod": 1}) for name in ("execute_code", "read_file", "get_sessions")],
+            ]
+            return [answer.model_dump(by_alias=True) for answer in answers]
+
+    assert anyio.run(partial(offered, cold=False)) == anyio.run(partial(offered, cold=True))
 
 
 def test_what_the_interpreter_reads_when_it_starts_is_not_forked(env: dict[str, str]) -> None:

@@ -25,6 +25,7 @@ from tests.kernel.driver import wait_until
 from tests.kernel.wheels import Index, make_wheel, serve_index
 
 from ..processes import is_alive
+from ..starting import run_kernelmcp
 from .support import Connect
 
 pytestmark = pytest.mark.anyio
@@ -32,16 +33,14 @@ NOBODY = "Nothing was fetched, because there is no terminal to ask on: --yes fet
 
 
 def setup(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernelmcp", "setup", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return run_kernelmcp("setup", *arguments, env=environment)
 
 
 def at_a_terminal(environment: dict[str, str], typed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     ours, theirs = pty.openpty()
     os.write(ours, typed.encode())
-    command = [sys.executable, "-m", "kernelmcp", "setup", *arguments]
     try:
-        return subprocess.run(command, env=environment, stdin=theirs, capture_output=True, text=True, check=False)
+        return run_kernelmcp("setup", *arguments, env=environment, stdin=theirs)
     finally:
         os.close(ours)
         os.close(theirs)
