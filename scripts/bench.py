@@ -99,6 +99,59 @@ async def measure_start(context: zmq.asyncio.Context, folder: Path, rounds: int)
     return rows, native
 
 
+async def measure_server_start(context: zmq.asyncio.Context, folder: Path, rounds: int) -> list[Row]:
+    """From the spawn of a server on stdio: everything that a client asks for is sent at once. Its home is kept."""
+    times: dict[int, list[float]] = {number: [] for number in range(4)}
+    for _ in range(rounds):
+        start = time.perf_counter()
+        async with kernel(context, NATIVE, folder) as running:
+            await running.run("1 + 1")
+            times[0].append((time.perf_counter() - start) * 1e3)
+        for number, took in (await _answers(folder / "started")).items():
+            times[number].append(took)
+    native, *answers = (p50(found) for found in times.values())
+    return [
+        Row(
+            "server spawned to the answer to initialize, beside a native kernel's first result",
+            "ms",
+            answers[0],
+            native,
+        ),
+        Row("server spawned to the list of tools, beside the same", "ms", answers[1], native),
+        Row("server spawned to the first result, beside the same", "ms", answers[2], native, 1.2),
+    ]
+
+
+async def _answers(home: Path) -> dict[int, float]:
+    """Milliseconds until each answer of a new server, by the number of the request."""
+    client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+    messages: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": client},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/list"},
+        {"id": 3, "method": "tools/call", "params": {"name": "execute_code", "arguments": {"code": "1 + 1"}}},
+    ]
+    found: dict[int, float] = {}
+    start = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kernelmcp"),
+        env={**os.environ, "KERNELMCP_LOGGING__LEVEL": "warning", "KERNELMCP_HOME": str(home)},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=2**24,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.writelines(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n" for message in messages)
+    while 3 not in found:
+        answer = json.loads(await process.stdout.readline())
+        if "result" in answer:
+            found[answer["id"]] = (time.perf_counter() - start) * 1e3
+    process.stdin.close()
+    await process.wait()
+    return found
+
+
 async def measure_execute(native: Kernel, ours: Kernel, mcp: Callable[[str], Awaitable[Any]], rounds: int) -> list[Row]:
     times: dict[str, list[float]] = {"native": [], "ours": [], "mcp": []}
     for running in (native, ours):
@@ -214,6 +267,7 @@ async def measure(rounds: int) -> list[Row]:
         folder = Path(name)
         start_rows, native_start = await measure_start(context, folder, max(3, rounds // 40))
         rows += start_rows
+        rows += await measure_server_start(context, folder, max(3, rounds // 20))
         server = StdioServerParameters(
             command=sys.executable,
             args=["-m", "kernelmcp"],
