@@ -11,7 +11,7 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
-from kernelmcp_kernel.jupyter.iopub_socket import IopubSocket
+from kernelmcp_kernel.jupyter.channels.iopub_socket import IopubSocket
 
 DEADLINE_MS = 30_000
 MESSAGES = 500

@@ -12,7 +12,7 @@ import pytest
 import zmq
 from jupyter_client.session import DELIM, Session
 
-from kernelmcp_kernel.jupyter.kernel_session import KernelSession
+from kernelmcp_kernel.jupyter.channels.kernel_session import KernelSession
 
 KEY = b"key"
 ZONES = ["Z", "+00:00", "+02:00", "-0330", ""]

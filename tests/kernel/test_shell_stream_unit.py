@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from kernelmcp_kernel.jupyter.shell_stream import ShellStream
+from kernelmcp_kernel.jupyter.channels.shell_stream import ShellStream
 
 DEADLINE_MS = 30_000
 REQUESTS = 300

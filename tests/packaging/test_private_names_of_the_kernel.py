@@ -18,10 +18,10 @@ from jupyter_client.session import Session
 from zmq.eventloop.zmqstream import ZMQStream
 
 import kernelmcp_kernel
-from kernelmcp_kernel.jupyter.kernel_session import KernelSession
+from kernelmcp_kernel.jupyter.channels.kernel_session import KernelSession
+from kernelmcp_kernel.jupyter.channels.shell_stream import ShellStream
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
-from kernelmcp_kernel.jupyter.shell_stream import ShellStream
 
 PYODIDE = Path(kernelmcp_kernel.__file__).parent / "_runtime" / "pyodide"
 KERNELBASE = inspect.getsource(inspect.getmodule(Kernel) or Kernel)

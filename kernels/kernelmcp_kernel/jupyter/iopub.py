@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
-from kernelmcp_kernel.jupyter.backlog import Backlog
+from kernelmcp_kernel.jupyter.channels.backlog import Backlog
 
 # One cell's text on stdout and stderr together. A notebook with a hundredth of it is already unusable.
 MAX_STREAM_CHARS = 256 * 1024 * 1024

@@ -20,10 +20,10 @@ from ipykernel.parentpoller import ParentPollerUnix
 from tornado.ioloop import IOLoop
 from zmq.eventloop.zmqstream import ZMQStream
 
-from kernelmcp_kernel.jupyter.iopub_socket import IopubSocket
-from kernelmcp_kernel.jupyter.kernel_session import KernelSession
+from kernelmcp_kernel.jupyter.channels.iopub_socket import IopubSocket
+from kernelmcp_kernel.jupyter.channels.kernel_session import KernelSession
+from kernelmcp_kernel.jupyter.channels.shell_stream import ShellStream
 from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
-from kernelmcp_kernel.jupyter.shell_stream import ShellStream
 
 Connection = dict[str, Any]
 

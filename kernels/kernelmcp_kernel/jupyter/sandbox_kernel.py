@@ -28,7 +28,9 @@ from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCall
 from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
 from kernelmcp_kernel.guests.storage import StorageWatch
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
-from kernelmcp_kernel.jupyter.backlog import Backlog, Iopub
+from kernelmcp_kernel.jupyter.channels.backlog import Backlog, Iopub
+from kernelmcp_kernel.jupyter.channels.shell_stream import ShellStream
+from kernelmcp_kernel.jupyter.channels.stdin import read_line
 from kernelmcp_kernel.jupyter.execute_messages import (
     check_request,
     checked_reply,
@@ -46,8 +48,6 @@ from kernelmcp_kernel.jupyter.install import Installs
 from kernelmcp_kernel.jupyter.iopub import COMM_TYPES, OutputForwarder
 from kernelmcp_kernel.jupyter.past_requests import PastKernel, past_request
 from kernelmcp_kernel.jupyter.reports import Report
-from kernelmcp_kernel.jupyter.shell_stream import ShellStream
-from kernelmcp_kernel.jupyter.stdin import read_line
 from kernelmcp_kernel.languages import divide, find, language_info
 from kernelmcp_kernel.languages.python.language import LANGUAGE
 from kernelmcp_kernel.network import Network

@@ -18,7 +18,7 @@ from hmac import HMAC, compare_digest
 from typing import Any, cast
 
 import zmq
-from jupyter_client._version import protocol_version
+from jupyter_client import protocol_version  # pyright: ignore[reportPrivateImportUsage]
 from jupyter_client.adapter import adapt
 from jupyter_client.jsonutil import extract_dates
 from jupyter_client.session import DELIM, Session, extract_header, utcnow

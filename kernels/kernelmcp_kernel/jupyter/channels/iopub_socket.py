@@ -13,7 +13,7 @@ import zmq
 from jupyter_client.session import Session
 from tornado.ioloop import IOLoop
 
-from kernelmcp_kernel.jupyter.plain_zmq import has_received, send_parts
+from kernelmcp_kernel.jupyter.channels.plain_zmq import has_received, send_parts
 
 # The first byte of what an XPUB socket receives when a client subscribes; the topic follows.
 _SUBSCRIBED = 1

@@ -14,7 +14,7 @@ from typing import Any
 import zmq
 from zmq.eventloop.zmqstream import ZMQStream
 
-from kernelmcp_kernel.jupyter.plain_zmq import has_received, receive_frames, send_parts
+from kernelmcp_kernel.jupyter.channels.plain_zmq import has_received, receive_frames, send_parts
 
 _log = logging.getLogger(__name__)
 
