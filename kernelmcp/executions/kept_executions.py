@@ -31,7 +31,6 @@ class KeptExecutions:
         self._kept: dict[str, Execution] = {}
         self._sizes: dict[str, tuple[int, int]] = {}
         """Memory and disk space of those that have ended, in bytes, unless they had output since."""
-        self._total = [0, 0]
         # Left by a server that ended without cleaning up; nothing refers to it any more.
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -41,7 +40,7 @@ class KeptExecutions:
         outputs = Outputs((policy.stdout_max_bytes, policy.stderr_max_bytes), self._folder)
 
         def hear(op: Op) -> None:
-            self._forget_size(execution_id)
+            self._sizes.pop(execution_id, None)
             on_event(op)
 
         return Fold(outputs, policy, self._display_ids, hear)
@@ -66,32 +65,20 @@ class KeptExecutions:
         count = self._settings.config.sessions.kept_executions
         memory = STOPPED_BYTES if stopped else policy.outputs_max_bytes
         disk = DISK_SHARES * (policy.stdout_max_bytes + policy.stderr_max_bytes)
-        running = self._measure()
-        exempt = None if stopped else next((each for each in reversed(self._kept.values()) if each.done.is_set()), None)
-        for execution in self:
-            used, stored = (total + more for total, more in zip(self._total, running, strict=True))
-            if len(self._kept) <= count and used <= memory and stored <= disk:
-                return
-            if execution.done.is_set() and execution is not exempt:
-                self._forget(execution)
-
-    def _measure(self) -> list[int]:
-        """Note the sizes that are not known; return the sum of those that still change."""
-        running = [0, 0]
-        for execution in reversed(self._kept.values()):
-            if execution.id in self._sizes:
-                continue
-            size = execution.memory_bytes, execution.outputs.disk_bytes
+        exempt = not stopped
+        for execution in reversed(list(self._kept.values())):
+            size = self._sizes.get(execution.id) or self._measure(execution)
+            count, memory, disk = count - 1, memory - size[0], disk - size[1]
             if execution.done.is_set():
-                self._sizes[execution.id] = size
-            sums = self._total if execution.done.is_set() else running
-            for index, part in enumerate(size):
-                sums[index] += part
-        return running
+                if not exempt and min(count, memory, disk) < 0:
+                    self._forget(execution)
+                exempt = False
 
-    def _forget_size(self, execution_id: str) -> None:
-        for index, part in enumerate(self._sizes.pop(execution_id, ())):
-            self._total[index] -= part
+    def _measure(self, execution: Execution) -> tuple[int, int]:
+        size = execution.memory_bytes, execution.outputs.disk_bytes
+        if execution.done.is_set():
+            self._sizes[execution.id] = size
+        return size
 
     def clear(self) -> None:
         """Forget all executions and delete their files."""
@@ -102,5 +89,5 @@ class KeptExecutions:
     def _forget(self, execution: Execution) -> None:
         if execution.fold is not None:
             execution.fold.close()
-        self._forget_size(execution.id)
+        self._sizes.pop(execution.id, None)
         del self._kept[execution.id]

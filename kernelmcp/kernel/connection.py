@@ -181,7 +181,11 @@ class Connection:
             # Few sessions ever ask: the socket is opened for the first request that may.
             self._stdin = self._open(self._manager.connect_stdin(self._manager.session.bsession), self._handle)
             self._stdin_reader = loop.create_task(self._stdin.read())
-        socket.send(frames)
+        try:
+            socket.send(frames)
+        except zmq.ZMQError as error:
+            del self._requests[msg_id]
+            request.fail(KernelDied(f"the connection to the kernel is broken: {error}"))
         return request
 
     def answer(self, kind: str, content: dict[str, Any]) -> None:
@@ -285,6 +289,6 @@ class Connection:
     async def _answer(self, on_question: OnQuestion, message: dict[str, Any]) -> None:
         content = message["content"]
         value = await on_question(str(content.get("prompt", "")), is_password=content.get("password") is True)
-        if self._stdin is not None:
+        if self._stdin is not None and not self._failed:  # it may have ended in the turn of the answer
             _, frames = self._messages.pack("input_reply", {"value": value}, parent=message)
             self._stdin.send(frames)

@@ -1,7 +1,7 @@
 """Messages of the Jupyter protocol as a kernel's sockets carry them: signed frames of JSON.
 
-With the key and the ids of jupyter_client's session. Its own methods also turn texts into dates and keep each part
-twice; with four messages for a cell, that was a tenth of what a call costs the server.
+With the key and the ids of jupyter_client's session. Its own methods also turn texts into dates, and parse the same
+parent header with each message of a cell: a tenth of what a call cost the server.
 """
 
 import hmac
@@ -13,7 +13,7 @@ from jupyter_client.adapter import adapt
 from jupyter_client.session import DELIM, Session
 
 from kernelmcp.json_bounds import JsonBounds, check_json
-from kernelmcp.output.sanitize import parse
+from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, parse
 
 # Limits for a message's header, parent header and metadata each: a reply's metadata has paths of files.
 ENVELOPE = JsonBounds(2**21, 20_000)
@@ -27,8 +27,7 @@ class Messages:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._key = session.key
-        self._digest = session.signature_scheme.removeprefix("hmac-")
+        self._auth = cast("hmac.HMAC | None", session.auth)
         self._seen: set[bytes] = set()
         self._oldest = deque[bytes]()
         self._parent: tuple[bytes, dict[str, Any]] = (b"{}", {})
@@ -77,12 +76,16 @@ class Messages:
         return message, content
 
     def _sign(self, parts: list[bytes]) -> bytes:
-        if not self._key:
+        if self._auth is None:
             return b""
-        return hmac.digest(self._key, b"".join(parts), self._digest).hex().encode()
+        signing = self._auth.copy()
+        # Joined if that costs no memory to speak of: one update takes less time than four.
+        for data in parts if len(parts[-1]) > SMALL_MESSAGE_BYTES else [b"".join(parts)]:
+            signing.update(data)
+        return signing.hexdigest().encode()
 
     def _note(self, signature: bytes) -> None:
-        if not self._key:
+        if self._auth is None:
             return
         if signature in self._seen:
             raise ValueError("the message has been received before")

@@ -28,10 +28,13 @@ def test_all_output_arrives_when_the_kernel_is_shut_down_after_a_reply(own_kerne
     cell = own_kernel.send(f"print('x' * {CHARACTERS}, end='')")
     own_kernel.reply(cell)
     own_kernel.client.shutdown()
-    own_kernel.client.get_control_msg(timeout=DEADLINE)
-    characters = 0
-    while characters < CHARACTERS:
+    reply = own_kernel.client.get_control_msg(timeout=DEADLINE)
+    assert reply["msg_type"] == "shutdown_reply"
+    characters, states = 0, list[str]()
+    while characters < CHARACTERS or len(states) < 2:
         message = own_kernel.client.get_iopub_msg(timeout=DEADLINE)
         if message["msg_type"] == "stream":
             characters += len(message["content"]["text"])
-    assert characters == CHARACTERS
+        elif message["msg_type"] == "status" and message["parent_header"]["msg_id"] == reply["parent_header"]["msg_id"]:
+            states.append(message["content"]["execution_state"])
+    assert (characters, states) == (CHARACTERS, ["busy", "idle"])

@@ -194,6 +194,16 @@ def test_a_message_is_accepted_once_however_often_its_header_was_read() -> None:
         session.deserialize(parts, content=False)
 
 
+def test_unsigned_messages_take_no_place_in_the_history() -> None:
+    session, parts = ours(digest_history_size=5), signed(header(), {}, {}, {})
+    session.deserialize(list(parts))
+    for number in range(50):
+        with pytest.raises(ValueError, match="Invalid Signature"):
+            session.deserialize([b"%064d" % number, *parts[1:]])
+    with pytest.raises(ValueError, match="Duplicate Signature"):
+        session.deserialize(list(parts))
+
+
 def test_the_history_of_signatures_is_bounded() -> None:
     session = ours(digest_history_size=20)
     for number in range(100):

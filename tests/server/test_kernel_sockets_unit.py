@@ -109,15 +109,29 @@ async def test_what_is_sent_arrives_whole(copy: bool) -> None:
         assert pair.kernel.recv_multipart() == frames
 
 
-async def test_a_socket_that_breaks_ends_its_reader() -> None:
+@pytest.mark.parametrize("failure", [MemoryError(), OSError(28, "the log's disk is full")])
+async def test_what_a_handler_raises_ends_the_reader(failure: Exception) -> None:
+    """The rest of the message, or of the queue, would never be read, and nobody would know."""
     async with a_pair(is_read=False) as pair:
-        reader = asyncio.ensure_future(pair.socket.read())
-        await asyncio.sleep(0)
-        pair.socket._connected.close(0)  # pyright: ignore[reportPrivateUsage]
-        pair.socket._read_on()  # pyright: ignore[reportPrivateUsage]
-        with pytest.raises(zmq.ZMQError):
+
+        def fail(frames: list[bytes]) -> None:
+            raise failure
+
+        pair.socket._handle = fail  # pyright: ignore[reportPrivateUsage]
+        pair.kernel.send(b"")
+        with pytest.raises(type(failure)):
             async with asyncio.timeout(DEADLINE):
-                await reader
+                await pair.socket.read()
+
+
+async def test_a_closed_socket_is_neither_read_nor_written() -> None:
+    """ZMQ has freed it, and would write to memory that is somebody else's by now."""
+    async with a_pair(is_read=False) as pair:
+        pair.socket.close()
+        with pytest.raises(zmq.ZMQError):
+            pair.socket.send([b"late"])
+        with pytest.raises(zmq.ZMQError):
+            await pair.socket.read()
 
 
 async def test_nothing_is_handled_after_the_end() -> None:

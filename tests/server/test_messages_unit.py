@@ -1,6 +1,7 @@
 """Messages of a kernel: as jupyter_client reads and writes them, and nothing that the kernel has not signed."""
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from jupyter_client.session import DELIM, Session
 
 from kernelmcp.kernel import messages
 from kernelmcp.kernel.messages import Messages, adapted
+from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES
 
 KEY = b"secret"
 
@@ -89,6 +91,18 @@ def test_a_kernel_without_a_key_signs_nothing() -> None:
     found = Messages(a_session(key=b""))
     frames = frames_of(a_session(key=b""))
     assert [found.unpack(frames)[0]["msg_type"] for _ in range(2)] == ["stream"] * 2
+
+
+@pytest.mark.parametrize("size", [SMALL_MESSAGE_BYTES // 2, 3 * 2**20])
+def test_a_large_message_is_signed_without_a_copy(size: int) -> None:
+    session, found = a_session(), Messages(a_session())
+    frames = session.serialize(session.msg("stream", {"text": "x" * size}))
+    tracemalloc.start()
+    try:
+        found.unpack(frames)
+        assert tracemalloc.get_traced_memory()[1] < SMALL_MESSAGE_BYTES + 200_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_message_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ class Guest:
     # -- requests
 
     async def ready(self) -> None:
-        """Wait until the guest has restored its image. Raises GuestDied."""
+        """Wait until the guest has restored its image, or has died."""
         if not self._ready.done():
             await asyncio.shield(self._ready)
 

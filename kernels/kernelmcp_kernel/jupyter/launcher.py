@@ -27,6 +27,9 @@ from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
 
 Connection = dict[str, Any]
 
+# How long the control thread may take to end after a shutdown_request.
+_CONTROL_SECONDS = 1.0
+
 # How long a socket may take to send queued messages when the kernel ends, in milliseconds.
 _LINGER_MS = 1000
 
@@ -97,6 +100,8 @@ def run(connection_file: str) -> None:
         loop.start()
     finally:
         kernel.close(keep_files=True)  # Jupyter also ends a kernel that is slow to restart with a signal
+        if kernel.is_shutting_down:
+            control_thread.join(_CONTROL_SECONDS)  # it still says that the request is done, and ends by itself
         _send_the_rest(iopub)
         os._exit(kernel.exit_status)  # the other threads hold nothing; joining them takes 50 ms
 

@@ -114,6 +114,7 @@ class SandboxKernel(PastKernel):
     implementation = "kernelmcp"
     language_info: ClassVar[Content] = language_info()
     exit_status = 0  # of this process
+    is_shutting_down = False  # a client asked for it
     _execute_sleep = 0.0  # ipykernel sleeps this long for output to be flushed; our output is queued before the reply
     # The directory that the launcher prepared before the imports; None under IPKernelApp.
     early_directory: ClassVar[SandboxDirectory | None] = None
@@ -172,6 +173,7 @@ class SandboxKernel(PastKernel):
 
     async def do_shutdown(self, restart: bool) -> Content:
         """shutdown_request (control thread)."""
+        self.is_shutting_down = True
         self.close(keep_files=restart)
         return {"status": "ok", "restart": restart}
 

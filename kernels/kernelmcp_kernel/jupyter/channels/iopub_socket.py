@@ -30,7 +30,8 @@ class IopubSocket:
         self._lock = threading.Lock()
         self._loop = IOLoop.current()
         self._is_closed = False
-        self._loop.add_handler(socket.FD, self._read, IOLoop.READ)
+        self._descriptor = int(socket.FD)
+        self._loop.add_handler(self._descriptor, self._read, IOLoop.READ)
 
     def send_multipart(self, parts: Sequence[bytes], copy: bool = True) -> None:
         """Send a message. Called by jupyter_client's Session."""
@@ -41,15 +42,18 @@ class IopubSocket:
         with self._lock:
             if self._is_closed:
                 return
-            f()
-            is_asked = has_received(self.socket)
-        if is_asked:
-            self._loop.add_callback(self._read)
+            try:
+                f()
+            finally:
+                if has_received(self.socket):
+                    self._loop.add_callback(self._read)
 
     def close(self) -> None:
-        """Send nothing more. What was sent before still goes to the clients, within the socket's linger time."""
+        """Send nothing more. What was sent before still goes to the clients, within the socket's linger time. Called in
+        the event loop's thread."""
         with self._lock:
             self._is_closed = True
+            self._loop.remove_handler(self._descriptor)
             self.socket.close()
 
     def _read(self, *_: object) -> None:

@@ -44,7 +44,8 @@ class KernelSession(Session):
         self._id, self._user = self.session, self.username
         self._process = os.getpid()
         self._numbers = itertools.count()
-        # The parent header of the message before, which is that of the next one, too; and its JSON.
+        # The parent header of the message before, which is that of the next one, too; and its JSON. If two threads send
+        # by turns, it is only made anew more often.
         self._parent: tuple[Content, bytes] = ({}, self._encode({}))
 
     def msg_header(self, msg_type: str) -> Content:
@@ -136,10 +137,10 @@ class KernelSession(Session):
             raise ValueError("Unsigned Message")
         if signature in self.digest_history:
             raise ValueError(f"Duplicate Signature: {signature!r}")
-        if content:  # otherwise it is read once more
-            self._add_digest(signature)
         if not compare_digest(signature, self.sign(signed)):
             raise ValueError(f"Invalid Signature: {signature!r}")
+        if content:  # otherwise it is read once more
+            self._add_digest(signature)  # not before: unsigned messages would push others out of the history
         decode = self._decode
         header = _with_dates(decode(signed[0]))
         message: Content = {

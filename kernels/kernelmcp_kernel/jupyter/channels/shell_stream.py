@@ -57,6 +57,7 @@ class ShellStream(ZMQStream):
         count = 0
         while flag & zmq.POLLIN and (limit is None or count < limit) and self._receive():
             count += 1
+        self._look_again()  # beyond the limit there may be more
         return count
 
     def _arrived(self, *_: object) -> None:
