@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import structlog
+from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import Context
 
@@ -20,6 +21,8 @@ from kernelmcp.mcp_server import prompts
 from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.completions import Completions
+from kernelmcp.mcp_server.extensions.skills_extension import Skills
+from kernelmcp.mcp_server.extensions.tasks import Tasks
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications
 from kernelmcp.mcp_server.resources import Resources, ResourceServer
@@ -57,6 +60,11 @@ should keep."""
 OVER_HTTP = """
 Pass your session_id in each call: the first result has it. Without one, a call may get a session that is new and
 empty."""
+# What changes while a server runs only in its hints at other servers. Private: each principal has its own.
+LASTING = CacheHint(ttl_ms=300_000)
+CACHE_HINTS: dict[CacheableMethod, CacheHint] = dict.fromkeys(
+    ("tools/list", "prompts/list", "resources/templates/list", "server/discover"), LASTING
+)
 # Time at shutdown to write transcripts that changed in the last half second: a few milliseconds, on a busy machine a
 # few seconds. Anything later is in the log.
 CLOSE_SECONDS = 10.0
@@ -90,9 +98,11 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         has_balancer = over_http and registry.fleet is not None
         default_session = DefaultSession(settings, registry, _folder())
         callers, client_log = Callers(default_session, home.secret, has_balancer=has_balancer), ClientLog()
-        runtimes, views = Runtimes(settings), Views(settings)
+        runtimes, views, structured = Runtimes(settings), Views(settings), Structured(settings)
+        execution_tools = ExecutionTools(settings, registry, callers, runtimes, client_log, views)
+        running, skills = Tasks(settings, registry, callers, structured, execution_tools), Skills(home.root, callers)
         tools = [
-            *ExecutionTools(settings, registry, callers, runtimes, client_log, views).all(),
+            *execution_tools.all(),
             *SessionTools(settings, registry, callers, runtimes).all(),
             *PackageTools(settings, registry, callers).all(),
             *FileTools(settings, registry, callers, runtimes.about_imports).all(),
@@ -108,14 +118,16 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             instructions=_instructions(settings, runtimes, over_http),
             tools=[tool for tool in tools if enabled is None or tool.name in enabled],
             log_level="WARNING",
+            extensions=[running, skills],
+            cache_hints=CACHE_HINTS,
         )
         if registry.fleet is not None:
-            server.fleet_calls = FleetCalls(registry.fleet, callers, RepeatedCalls(home.root))
+            server.fleet_calls = running.fleet_calls = FleetCalls(registry.fleet, callers, RepeatedCalls(home.root))
             drain_seconds = settings.config.transport_http.drain_seconds
             await stack.enter_async_context(holding_slot(home, registry.fleet.slot, drain_seconds))
             tasks.start_soon(registry.fleet.run)
-        server.structured, server.callers, server.told = Structured(settings), callers, Told(offered.names)
-        server.views = views
+        server.structured, server.callers, server.told = structured, callers, Told(offered.names)
+        server.views, server.tasks, server.skills = views, running, skills
         server.middleware.append(server.told.in_instructions)
         server.middleware.append(views.in_capabilities)
         notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)

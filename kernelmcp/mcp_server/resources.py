@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import anyio.to_thread
 from mcp.server.lowlevel.helper_types import ReadResourceContents
@@ -27,6 +27,8 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.tool_calls import ToolCalls
 from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.descriptions import describe, describe_all
+from kernelmcp.mcp_server.extensions.skills_extension import SCHEME, Skills
+from kernelmcp.mcp_server.extensions.tasks import Tasks
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
 from kernelmcp.mcp_server.progress import wait_for_news
@@ -66,6 +68,8 @@ class ResourceServer(MCPServer[Any]):
     callers: Callers
     told: Told
     views: Views
+    tasks: Tasks
+    skills: Skills
     fleet_calls: FleetCalls | None = None
     """Set if other servers share the home."""
 
@@ -83,6 +87,8 @@ class ResourceServer(MCPServer[Any]):
             result = await self.fleet_calls.answer(name, arguments, context, call)
         if context is None or isinstance(result, InputRequiredResult):
             return result
+        if (task := self.tasks.created(name, result, context)) is not None:
+            return cast("CallToolResult", task)  # mcp passes it on as it is
         return self.structured.in_result(self.callers.in_result(result), context.request_context)
 
     async def get_prompt(
@@ -98,6 +104,7 @@ class ResourceServer(MCPServer[Any]):
     ) -> ListResourcesResult:
         context: Ctx = Context(request_context=ctx, mcp_server=self)
         listed = await self.list_resources()
+        listed += await self.skills.listed(context)
         return ListResourcesResult(resources=[*listed, *self.resources.list_open(context, ctx)])
 
     async def read_resource(
@@ -120,6 +127,8 @@ class ResourceServer(MCPServer[Any]):
             return [shown]
         if context is not None and (asked := pages.Asked.parse(str(uri))) is not None:
             return [ReadResourceContents(await self.resources.view(asked, context, self.views), "application/json")]
+        if context is not None and str(uri).startswith(SCHEME):
+            return [await self.skills.read(str(uri), context)]
         if context is not None and (file := self.files.find(str(uri))) is not None:
             return [await self.files.read(file, context)]
         found = await super().read_resource(uri, context)

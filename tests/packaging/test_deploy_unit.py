@@ -278,18 +278,18 @@ def test_every_cluster_of_envoy_exists_and_is_used() -> None:
 
 def test_envoy_routes_by_the_slot_of_each_server() -> None:
     found = {
-        (header["name"], header["string_match"]["prefix"]): route["route"]["cluster"]
+        tuple((header["name"], header["string_match"]["prefix"]) for header in headers): route["route"]["cluster"]
         for route in _envoy_host()["routes"]
-        for header in route["match"].get("headers", [])
-        if "prefix" in header["string_match"]
+        if (headers := route["match"].get("headers")) and "prefix" in headers[0]["string_match"]
     }
-    expected: dict[tuple[str, str], str] = {}
+    expected: dict[tuple[tuple[str, str], ...], str] = {}
     for slot in ("s1", "s2", "s3"):
         expected |= {
-            ("mcp-param-session", f"{slot}."): f"{slot}-first",
-            ("mcp-param-execution", f"{slot}-"): f"{slot}-first",
-            ("mcp-name", f"kernelmcp://sessions/{slot}."): f"{slot}-first",
-            ("mcp-name", f"kernelmcp://executions/{slot}-"): f"{slot}-first",
+            (("mcp-param-session", f"{slot}."),): f"{slot}-first",
+            (("mcp-param-execution", f"{slot}-"),): f"{slot}-first",
+            (("mcp-method", "tasks/"), ("mcp-name", f"{slot}-")): f"{slot}-first",
+            (("mcp-name", f"kernelmcp://sessions/{slot}."),): f"{slot}-first",
+            (("mcp-name", f"kernelmcp://executions/{slot}-"),): f"{slot}-first",
         }
     assert found == expected
     assert _envoy_host()["routes"][-1]["match"] == {"prefix": "/"}

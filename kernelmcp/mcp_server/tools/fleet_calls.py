@@ -2,7 +2,7 @@
 counts only if they are still here at its end."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -74,6 +74,10 @@ class FleetCalls:
         named = session_in(uri)
         async with self._with(self._callers(context), () if named is None else (named,)):
             yield
+
+    def about_none(self, context: Ctx) -> AbstractAsyncContextManager[None]:
+        """Surround a request that names no session. Raises `ServerError`."""
+        return self._with(self._callers(context), ())
 
     @asynccontextmanager
     async def _with(self, caller: Caller, named: Iterable[str]) -> AsyncIterator[None]:

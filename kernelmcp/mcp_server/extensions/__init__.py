@@ -1,0 +1,1 @@
+"""Extensions of MCP that this server implements, except for views."""
