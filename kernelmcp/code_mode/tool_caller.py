@@ -38,3 +38,5 @@ class ToolCaller:
     session: SessionTools
     grants: set[Grant] = field(default_factory=set[Grant])
     """For this execution."""
+    declined: set[str] = field(default_factory=set[str])
+    """Servers that the person does not want to connect now."""

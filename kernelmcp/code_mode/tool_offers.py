@@ -9,16 +9,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
 from kernelmcp.code_mode import refusals
-from kernelmcp.code_mode.broker import Broker
+from kernelmcp.code_mode.broker import CONNECT, Broker
 from kernelmcp.config.settings import Settings
+from kernelmcp.executions.principals import LOCAL
 from kernelmcp.kernel.tool_channel import Offer
-from kernelmcp.upstreams.catalogue import Catalogue
+from kernelmcp.upstreams.catalogue import Catalogue, Tool
 from kernelmcp.upstreams.skills import PromotedSkills, Stamp
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Offers:
     async def _make(self, servers: tuple[str, ...], principal: str) -> Offer:
         # Taken at once: a server may disappear while files are read and written.
         upstreams = self._upstreams
-        catalogues = [upstreams.catalogue(name) or self._unknown(name) for name in servers]
+        catalogues = [upstreams.catalogue(name) or self._unknown(name, principal) for name in servers]
         connecting = {
             name
             for name in servers
@@ -106,7 +107,18 @@ class Offers:
 
         return await anyio.to_thread.run_sync(write)
 
-    def _unknown(self, server: str) -> Catalogue:
-        """Catalogue of a server that has never answered."""
+    def _unknown(self, server: str, principal: str) -> Catalogue:
+        """Catalogue of a server that has never answered. If it waits for a person, a tool asks that person: the one of
+        stdio, whose browser is on this machine."""
         status = self._upstreams.status(server)
+        if status.needs_person and principal == LOCAL:
+            return Catalogue(server, "", "", "it waits for its user: connect() asks", (_asking_tool(server),))
         return Catalogue(server, "", "", refusals.not_connected(server, status.state, status.error).message, ())
+
+
+def _asking_tool(server: str) -> Tool:
+    about = (
+        f"Ask the user, in a browser, for the login or the values that {server} needs. Its tools are here afterwards."
+    )
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    return Tool(CONNECT, None, about, schema, None, True, None, None, "")

@@ -41,6 +41,12 @@ def variables(servers: Iterable[UpstreamSettings]) -> frozenset[str]:
     return frozenset(name for server in servers for text in _texts(server) for name in variables_in(text)) - ORDINARY
 
 
+def missing(server: UpstreamSettings, environ: Mapping[str, str]) -> list[str]:
+    """The variables that have neither a value nor a default."""
+    found = [each for text in _texts(server) for each in _VARIABLE.finditer(text)]
+    return sorted({each[1] for each in found if each[2] is None and each[1] not in environ})
+
+
 def variables_in(text: str) -> list[str]:
     return [found[1] for found in _VARIABLE.finditer(text)]
 

@@ -5,7 +5,8 @@ Several may wait at the same time; the person is asked one by one. Must not know
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,15 +47,19 @@ class Approval:
     """A reason besides the policy, such as a changed tool."""
     grant: tuple[str, ...]
     """The scope of an answer for more than this call."""
+    address: str | None
+    """Where a person does in a browser what the call needs; to go there is to approve."""
     answer: "asyncio.Future[Answer]"
 
 
 class Approvals:
     """The approvals of one execution. All methods run in the event loop."""
 
-    def __init__(self, *, has_client: bool = False) -> None:
+    def __init__(self, *, has_client: bool = False, can_open: bool = False) -> None:
         self.has_client = has_client
         """True if an MCP client can ask its user; otherwise JupyterLab asks."""
+        self.can_open = can_open
+        """True if that client can also open an address of this machine."""
         self.waiting: list[Approval] = []
         """The first one is open now."""
         self.asked = asyncio.Event()
@@ -62,6 +67,7 @@ class Approvals:
         self.on_change: list[Callable[[Approvals], None]] = []
         """Each is called when another one is open, or none is left."""
         self._count = 0
+        self._waits = 0
         self._seconds = 0.0
         self._began = 0.0
         self._credited = 0.0
@@ -71,24 +77,38 @@ class Approvals:
         """The approval that a person is asked for now."""
         return self.waiting[0] if self.waiting else None
 
-    async def ask(self, server: str, tool: str, arguments: str, note: str, grant: tuple[str, ...]) -> Answer:
+    async def ask(
+        self, server: str, tool: str, arguments: str, note: str, grant: tuple[str, ...], address: str | None = None
+    ) -> Answer:
         """Ask, and wait for the answer. Raises `NotAsked`."""
         self._count += 1
         if self._count > MAX_APPROVALS:
             raise NotAsked(f"the user was asked {MAX_APPROVALS} times in this cell, and no more")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        approval = Approval(self._count, server, tool, arguments, note, grant, future)
-        if not self.waiting:
-            self._began = time.monotonic()
+        approval = Approval(self._count, server, tool, arguments, note, grant, address, future)
         self.waiting.append(approval)
         if len(self.waiting) == 1:
             self._tell()
         try:
-            return await asyncio.wait_for(approval.answer, MAX_SECONDS)
+            with self.waiting_for_person():
+                return await asyncio.wait_for(approval.answer, MAX_SECONDS)
         except TimeoutError:
             raise NotAsked(f"the user did not answer within {MAX_SECONDS:g} s") from None
         finally:
             self._settle(approval)
+
+    @contextmanager
+    def waiting_for_person(self) -> Iterator[None]:
+        """The time does not count as the cell's."""
+        if self._waits == 0:
+            self._began = time.monotonic()
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if self._waits == 0:
+                self._seconds += time.monotonic() - self._began
 
     def reply(self, approval: Approval, answer: Answer) -> None:
         """Give the answer. One that covers more than this call also answers other waiting approvals."""
@@ -105,8 +125,6 @@ class Approvals:
             return
         was_open = approval is self.open
         self.waiting.remove(approval)
-        if not self.waiting:
-            self._seconds += time.monotonic() - self._began
         if was_open:
             self._tell()
 
@@ -120,7 +138,7 @@ class Approvals:
 
     def take_seconds(self) -> float:
         """Return the time that it has waited for answers since the last call; it does not count as the cell's."""
-        total = self._seconds + (time.monotonic() - self._began if self.waiting else 0.0)
+        total = self._seconds + (time.monotonic() - self._began if self._waits else 0.0)
         new, self._credited = total - self._credited, total
         return new
 
@@ -136,6 +154,8 @@ def question(session_id: str, code: str, approval: Approval) -> str:
     """The text that the person reads. All but the first line is untrusted: it is cleaned, truncated, and marked as
     such."""
     code = shown(cut_middle(code, MAX_CODE_CHARS), 2 * MAX_CODE_CHARS)
+    if approval.address is not None:
+        return f"{approval.note}\nCode in the sandbox (session {session_id!r}) wants to use it:\n{_quoted(code)}"
     parts = [
         f"Code in the sandbox (session {session_id!r}) wants to call a tool of your server {approval.server!r}: "
         + ascii(approval.tool),

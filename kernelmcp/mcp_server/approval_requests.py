@@ -1,16 +1,23 @@
-"""Asks a client's user whether a cell may call a tool of another server, by MCP's elicitation. It works in each era of
-MCP as in `elicitation`."""
+"""Asks a client's user whether a cell may call a tool of another server, or to open an address for the login or the
+values that the server needs, by MCP's elicitation. It works in each era of MCP as in `elicitation`."""
 
 import asyncio
+import secrets
 from typing import Any
 
 import structlog
 from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp_types import (
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    InputRequiredResult,
+)
 from pydantic import BaseModel, Field
 
-from kernelmcp.executions.approvals import CHOICES, Approval, Approvals, answer_of, question
+from kernelmcp.executions.approvals import CHOICES, Answer, Approval, Approvals, answer_of, question
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.elicitation import INPUT_REQUIRED_SINCE
 
@@ -37,8 +44,7 @@ def take_approval(execution: Execution, ctx: Ctx) -> None:
     if approvals is None or approval is None or not isinstance(response, ElicitResult):
         return
     if ctx.request_state == _state(execution, approval):
-        content = (response.content or {}) if response.action == "accept" else {}
-        approvals.reply(approval, answer_of(content.get("answer")))
+        approvals.reply(approval, _answer(approval, response.action, (response.content or {}).get("answer")))
 
 
 async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> InputRequiredResult | None:
@@ -48,11 +54,15 @@ async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> 
         return None
     message = question(execution.session_id, execution.code, approval)
     if ctx.protocol_version is not None and ctx.protocol_version >= INPUT_REQUIRED_SINCE:
-        form = ElicitRequestFormParams(message=message, requested_schema=Choice.model_json_schema())
-        return InputRequiredResult(
-            input_requests={ANSWER: ElicitRequest(params=form)}, request_state=_state(execution, approval)
+        asks = (
+            ElicitRequestFormParams(message=message, requested_schema=Choice.model_json_schema())
+            if approval.address is None
+            else ElicitRequestURLParams(message=message, url=approval.address)
         )
-    asking = asyncio.ensure_future(ctx.elicit(message, Choice))
+        return InputRequiredResult(
+            input_requests={ANSWER: ElicitRequest(params=asks)}, request_state=_state(execution, approval)
+        )
+    asking = asyncio.ensure_future(_ask_now(approval, message, ctx))
     try:
         # It may be answered elsewhere meanwhile, or the cell may end.
         await asyncio.wait([asking, approval.answer], return_when=asyncio.FIRST_COMPLETED)
@@ -63,10 +73,24 @@ async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> 
         log.warning("a client could not ask its user", error=str(exc)[:200])
         approvals.reply(approval, "no")
     else:
-        approvals.reply(approval, answer_of(found.data.answer) if found.action == "accept" else "no")
+        approvals.reply(approval, found)
     finally:
         asking.cancel()
     return None
+
+
+async def _ask_now(approval: Approval, message: str, ctx: Ctx) -> Answer:
+    if approval.address is not None:
+        opened = await ctx.elicit_url(message, approval.address, secrets.token_urlsafe(16))
+        return _answer(approval, opened.action, None)
+    found = await ctx.elicit(message, Choice)
+    return _answer(approval, found.action, found.data.answer if found.action == "accept" else None)
+
+
+def _answer(approval: Approval, action: str, chosen: Any) -> Answer:
+    if action != "accept":
+        return "no"
+    return answer_of(chosen) if approval.address is None else "once"
 
 
 def _state(execution: Execution, approval: Approval) -> str:

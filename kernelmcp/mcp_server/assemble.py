@@ -100,7 +100,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         callers, client_log = Callers(default_session, home.secret, has_balancer=has_balancer), ClientLog()
         runtimes, views, structured = Runtimes(settings), Views(settings), Structured(settings)
         execution_tools = ExecutionTools(settings, registry, callers, runtimes, client_log, views)
-        running, skills = Tasks(settings, registry, callers, structured, execution_tools), Skills(home.root, callers)
+        running, skills = Tasks(settings, registry, callers, structured, execution_tools), Skills(home, callers)
         tools = [
             *execution_tools.all(),
             *SessionTools(settings, registry, callers, runtimes).all(),

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from mcp.server.mcpserver import Context
 from mcp.shared.exceptions import MCPError
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp_types import ElicitationCapability, ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from pydantic import BaseModel, Field
 
 from kernelmcp.executions.execution import Execution
@@ -35,9 +35,20 @@ class Line(BaseModel):
 
 
 def can_ask(ctx: Ctx) -> bool:
-    """True if this client can ask its user."""
+    """True if this client can ask its user with a form, or with whatever it did not name."""
+    asks = _elicitation(ctx)
+    return asks is not None and (asks.form is not None or asks.url is None)
+
+
+def can_open(ctx: Ctx) -> bool:
+    """True if this client can have its user open an address."""
+    asks = _elicitation(ctx)
+    return asks is not None and asks.url is not None
+
+
+def _elicitation(ctx: Ctx) -> ElicitationCapability | None:
     capabilities = ctx.client_capabilities
-    return capabilities is not None and capabilities.elicitation is not None
+    return capabilities.elicitation if capabilities is not None else None
 
 
 def asked_by(ctx: Ctx) -> str | None:

@@ -60,6 +60,8 @@ class Status:
     since: float
     """Unix time."""
     tools: int
+    needs_person: bool = False
+    """A person has to log in, or to give the value of a variable."""
 
 
 class UpstreamError(Exception):

@@ -17,6 +17,7 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from kernelmcp.atomic import NO_FILE
+from kernelmcp.config.expansion import missing
 from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.errors import cause
 from kernelmcp.output.sanitize import clean
@@ -25,6 +26,8 @@ from kernelmcp.upstreams.catalogue_store import CatalogueStore, Remembered
 from kernelmcp.upstreams.connect import Way, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
 from kernelmcp.upstreams.link import SESSION_GONE, TOO_LARGE, UNREACHED, Link
+from kernelmcp.upstreams.logins.asked_values import ask_for_values
+from kernelmcp.upstreams.logins.browser_login import LoginFailed, Show, log_in
 from kernelmcp.upstreams.logins.login_file import LoginNeeded
 from kernelmcp.upstreams.logins.oauth import Logins
 from kernelmcp.upstreams.target import error_without_secrets, identity_of, without_secrets
@@ -79,10 +82,13 @@ class Upstream:
         self._tools_changed = asyncio.Event()
         self._stale_at = float("inf")
         self._open: tuple[Link, Conversation] | None = None
+        self._connecting = asyncio.Lock()
 
     @property
     def status(self) -> Status:
-        return Status(self._state, self._error, self._since, len(self.catalogue.tools) if self.catalogue else 0)
+        tools = len(self.catalogue.tools) if self.catalogue else 0
+        lacks_values = self._state == "unavailable" and bool(missing(self.settings, os.environ))
+        return Status(self._state, self._error, self._since, tools, self._state == "login_needed" or lacks_values)
 
     def remember(self) -> None:
         """Restore its saved data. Reads files."""
@@ -226,6 +232,23 @@ class Upstream:
                 raise UpstreamError("ServerUnavailable", f"{said}: it is not connected yet") from None
             raise UpstreamError("ToolTimeout", f"{said}, and was cancelled") from None
         raise AssertionError("the second attempt returns or raises")
+
+    async def connect(self, show: Show) -> None:
+        """Have a person do what the connection lacks, and wait for it. Raises `UpstreamError`, and what `show`
+        raises."""
+        async with self._connecting:
+            if self._state == "login_needed" and self._logins.stamp(self.name) == self._login:
+                try:
+                    await log_in(self.name, self.settings, self._way, self._logins, show)
+                except LoginFailed as exc:
+                    raise UpstreamError("ServerUnavailable", f"{self.name}: the login failed: {exc}") from exc
+            elif names := missing(self.settings, os.environ):
+                os.environ.update(await ask_for_values(self.name, names, show))
+        try:
+            async with asyncio.timeout(self.settings.timeout_seconds):
+                await self._conversation()
+        except TimeoutError:
+            raise UpstreamError("ServerUnavailable", f"{self.name} has not connected in time") from None
 
     async def _conversation(self) -> Conversation:
         """The conversation of this connection, or of the next one. Raises `UpstreamError` if that fails."""

@@ -22,6 +22,7 @@ from kernelmcp.upstreams.catalogue_store import FOLDER, CatalogueStore
 from kernelmcp.upstreams.process_reaper import ProcessReaper
 
 if TYPE_CHECKING:
+    from kernelmcp.upstreams.logins.browser_login import Show
     from kernelmcp.upstreams.upstream import Upstream
 
 # Settings that can change without a new connection.
@@ -76,6 +77,13 @@ class Upstreams:
         if upstream is None:
             raise UpstreamError("ServerUnavailable", f"there is no MCP server {name!r}")
         return await upstream.tool_call(tool, arguments, timeout_seconds, digest)
+
+    async def connect(self, name: str, show: "Show") -> None:
+        """Have a person do what the connection lacks, at an address that `show` shows. Raises `UpstreamError`, and what
+        `show` raises."""
+        if (upstream := self._found.get(name)) is None:
+            raise UpstreamError("ServerUnavailable", f"there is no MCP server {name!r}")
+        await upstream.connect(show)
 
     def changed_tools(self, name: str) -> dict[str, Literal["new", "changed"]]:
         """Compare with the tools accepted at the first contact, or by a person since. Checks a file."""

@@ -182,6 +182,11 @@ async def test_each_question_of_a_cell_has_a_key_of_its_own_and_is_answered_once
 async def test_a_cancelled_task_keeps_the_sessions_variables(connect: Any) -> None:
     async with connect() as asking:
         created = await asking.run("kept = 1\nprint('so far')\nwhile True: pass")
+        with anyio.fail_after(DEADLINE):
+            while "so far" not in str(
+                await asking.client.call_tool("get_execution", {"execution_id": created.task_id})
+            ):
+                pass
         await asking.ask("tasks/cancel", created.task_id)
         ended = await asking.until(created.task_id, "cancelled")
         assert "result" not in ended

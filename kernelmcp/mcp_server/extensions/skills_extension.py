@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -26,8 +25,8 @@ from mcp_types import INVALID_PARAMS, PaginatedRequestParams, RequestParams, Res
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from kernelmcp.errors import InvalidArgument
+from kernelmcp.files.home import Home
 from kernelmcp.mcp_server.callers import Callers
-from kernelmcp.upstreams.skills import PromotedSkills, parse
 
 SCHEME = "skill://"
 # A person may promote or remove one at any time.
@@ -88,8 +87,8 @@ class Skills(Extension):
 
     identifier = "io.modelcontextprotocol/skills"
 
-    def __init__(self, home: Path, callers: Callers) -> None:
-        self._promoted = PromotedSkills(home)
+    def __init__(self, home: Home, callers: Callers) -> None:
+        self._home = home
         self._callers = callers
 
     def methods(self) -> Sequence[MethodBinding]:
@@ -127,8 +126,13 @@ class Skills(Extension):
         return await anyio.to_thread.run_sync(self._read, principal)
 
     def _read(self, principal: str) -> Sequence[_Skill]:
+        if not self._home.skills.is_dir():
+            return ()
+        # Without a skill, and without upstreams, nothing of theirs is imported.
+        from kernelmcp.upstreams.skills import PromotedSkills, parse
+
         found: dict[str, _Skill] = {}
-        for module, source in self._promoted.read(principal).items():
+        for module, source in PromotedSkills(self._home.root).read(principal).items():
             try:
                 about = parse(module, source.encode()).about or "A Python module."
             except InvalidArgument:  # somebody has changed the file since it was promoted

@@ -23,7 +23,7 @@ from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.approval_requests import ask_approval, take_approval
 from kernelmcp.mcp_server.callers import gave_up, is_gone
 from kernelmcp.mcp_server.client_log import ClientLog
-from kernelmcp.mcp_server.elicitation import ask, asked_by, can_ask, take_answer
+from kernelmcp.mcp_server.elicitation import ask, asked_by, can_ask, can_open, take_answer
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results.execution_result import to_result
 from kernelmcp.mcp_server.results.host_folders import HostFolders
@@ -146,7 +146,8 @@ class ExecutionTools:
             self._views.note_begun(*viewed, execution, ctx)
             if can_ask(ctx):
                 execution.questions = execution.questions or Questions()
-                execution.approvals = Approvals(has_client=True)
+                opens = can_open(ctx) and caller.principal == LOCAL  # whose browser is on this machine
+                execution.approvals = Approvals(has_client=True, can_open=opens)
             execution.session_created, execution.names_session = created, session_id is not None
             execution.had_fences = had_fences
             execution.has_minted_session = session_id is None and caller.default_handle is None

@@ -1,0 +1,76 @@
+"""A page of this machine, at an address that nobody can guess, for one browser: where a login returns to, or a form."""
+
+import http.server
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qs, urlsplit
+
+MAX_FORM_BYTES = 64 * 1024
+# The address is as good as a password until the page is closed.
+HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; form-action 'self'; frame-ancestors 'none'",
+}
+BEGINNING = '<!doctype html><meta charset="utf-8"><title>kernelmcp</title>'
+
+Fields = Mapping[str, str]
+
+
+class LocalPage:
+    """`answer` gets the fields of a query or a form, and returns the page's text; None if they are not the expected
+    ones. It is called in other threads. `form` is shown first, and only what it sends is an answer."""
+
+    def __init__(self, answer: Callable[[Fields], str | None], form: str | None = None) -> None:
+        path = f"/{secrets.token_urlsafe(16)}"
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            timeout = 60
+
+            def do_GET(self) -> None:
+                asked = urlsplit(self.path)
+                is_here = asked.path == path
+                self._answer((form or answer(fields_of(asked.query))) if is_here else None)
+
+            def do_POST(self) -> None:
+                size = self.headers.get("Content-Length", "")
+                if form is None or self.path != path or not size.isdecimal() or int(size) > MAX_FORM_BYTES:
+                    return self._answer(None)
+                return self._answer(answer(fields_of(self.rfile.read(int(size)).decode("utf-8", "replace"))))
+
+            def _answer(self, text: str | None) -> None:
+                self.send_response(404 if text is None else 200)
+                for name, value in HEADERS.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if text is not None:
+                    self.wfile.write((BEGINNING + text).encode())
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as its base has it
+                """Log nothing: the lines would contain secrets."""
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}{path}"
+
+    def __enter__(self) -> "LocalPage":
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Not `shutdown` first, which waits for up to half a second: this may be the event loop's thread.
+        threading.Thread(target=self._close, daemon=True).start()
+
+    def _close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """The first value of each field; none of any if there are too many."""
+    try:
+        found = parse_qs(text, keep_blank_values=True, max_num_fields=100)
+    except ValueError:
+        return {}
+    return {key: values[0] for key, values in found.items()}
