@@ -11,13 +11,14 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Protocol
 
-# Check interval, in seconds. A check takes 20 microseconds; memory grows by at most about a gigabyte between two.
-_INTERVAL_SECONDS = 0.25
-
-# The interval for all guests of a kernel, several of which may grow at once.
-_SHARED_INTERVAL_SECONDS = 0.1
+# Seconds between two checks of all guests of a kernel, several of which may grow at once. All checks are due at
+# multiples of it, so that an idle process wakes for them together: each wake costs more than they do.
+_TICK_SECONDS = 0.1
+# The interval of one process, in ticks; its memory grows by at most about a gigabyte between two.
+_TICKS = 2
 # Memory that is not charged to a guest when it becomes ready, MiB: an image with numpy and pandas has twice as much.
 _MAX_BASE_MB = 160
 
@@ -29,22 +30,22 @@ class MemoryWatchdog:
     """Calls `on_excess` with a reason, once, when process `pid` exceeds `max_mb` MiB. Runs until stopped."""
 
     def __init__(self, pid: int, max_mb: int, on_excess: Callable[[str], None]) -> None:
-        self._pid = pid
+        self._memory = ResidentMemory(pid)
         self._max_mb = max_mb
         self._on_excess = on_excess
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(_INTERVAL_SECONDS, self._look)
+        self._timer = _at_tick(_TICKS, self._look)
 
     def stop(self) -> None:
         """Stop: the process has ended, and its id may be reused."""
         self._timer.cancel()
+        self._memory.close()
 
     def _look(self) -> None:
-        used = resident_mb(self._pid)
+        used = self._memory.read_mb()
         if used > self._max_mb:
             self._on_excess(f"it was killed for memory: it had {used:,.0f} MB, and the limit is {self._max_mb:,}")
             return
-        self._timer = self._loop.call_later(_INTERVAL_SECONDS, self._look)
+        self._timer = _at_tick(_TICKS, self._look)
 
 
 class Member(Protocol):
@@ -66,15 +67,22 @@ class SharedMemoryWatchdog:
         self._members = members
         self._max_mb = max_mb
         self._sizes: dict[int, float] = {}
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(_SHARED_INTERVAL_SECONDS, self._look)
+        self._memories: dict[int, ResidentMemory] = {}
+        self._timer = _at_tick(1, self._look)
 
     def stop(self) -> None:
         self._timer.cancel()
+        for memory in self._memories.values():
+            memory.close()
 
     def _look(self) -> None:
         members = [member for member in self._members() if member.death is None and member.base_mb is not None]
-        before, self._sizes = self._sizes, {member.pid: resident_mb(member.pid) for member in members}
+        for pid in self._memories.keys() - {member.pid for member in members}:
+            self._memories.pop(pid).close()
+        for member in members:
+            if member.pid not in self._memories:
+                self._memories[member.pid] = ResidentMemory(member.pid)
+        before, self._sizes = self._sizes, {pid: memory.read_mb() for pid, memory in self._memories.items()}
         held = sum(self._sizes[member.pid] - min(member.base_mb or 0, _MAX_BASE_MB) for member in members)
         if held > self._max_mb:
             grown = max(members, key=lambda member: self._sizes[member.pid] - before.get(member.pid, 0))
@@ -82,20 +90,49 @@ class SharedMemoryWatchdog:
                 f"it was killed for memory: the guests of this session together held {held:,.0f} MB, and"
                 f" the limit is {self._max_mb:,}"
             )
-        self._timer = self._loop.call_later(_SHARED_INTERVAL_SECONDS, self._look)
+        self._timer = _at_tick(1, self._look)
+
+
+def _at_tick(ticks: int, look: Callable[[], None]) -> asyncio.TimerHandle:
+    loop = asyncio.get_running_loop()
+    phase = os.getpid() % 100 / 100 * _TICK_SECONDS  # a hundred idle kernels must not wake at once
+    return loop.call_at(((loop.time() - phase) // _TICK_SECONDS + ticks) * _TICK_SECONDS + phase, look)
+
+
+class ResidentMemory:
+    """The resident memory of a process. It keeps its file open, which is of this process even if the id is reused."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._fd = -1
+        if sys.platform == "linux":
+            with suppress(OSError):
+                self._fd = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def read_mb(self) -> float:
+        """In MiB; 0 if it cannot be read."""
+        if sys.platform == "linux":
+            try:
+                return int(os.pread(self._fd, 100, 0).split()[1]) * _PAGE_BYTES / _MIB
+            except (OSError, IndexError):
+                return 0
+        import psutil  # imported here because it takes 10 ms
+
+        try:
+            return psutil.Process(self._pid).memory_info().rss / _MIB
+        except psutil.Error:
+            return 0
 
 
 def resident_mb(pid: int) -> float:
     """Resident memory of a process, MiB; 0 if it cannot be read."""
-    if sys.platform == "linux":
-        try:
-            with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
-                return int(file.read(100).split()[1]) * _PAGE_BYTES / _MIB
-        except (OSError, IndexError):
-            return 0
-    import psutil  # imported here because it takes 10 ms
-
+    memory = ResidentMemory(pid)
     try:
-        return psutil.Process(pid).memory_info().rss / _MIB
-    except psutil.Error:
-        return 0
+        return memory.read_mb()
+    finally:
+        memory.close()
