@@ -40,7 +40,7 @@ MAX_REFUSALS_NOTED = 100
 MAX_SUGGESTED = 20
 # How often one call is judged at most: its tool may have changed by the time that it can be sent.
 MAX_JUDGED = 2
-# Of a server that waits for a person, besides or in place of its tools (tool_offers.py).
+# The function of a server that waits for a person and has no tools yet (tool_offers.py).
 CONNECT = "connect"
 _STRUCTURED = b'"structuredContent"'
 
@@ -136,13 +136,14 @@ class Broker:
     ) -> ToolCallResult:
         server = self._server(caller, call)
         self._check_quota(call, use)
-        if self._can_connect(caller, call):
-            server = await self._connected(caller, call)
         if call.tool == CONNECT and CONNECT not in server.tools:
-            return self._is_connected(call)
+            return await self._connect_call(caller, call, record)
         for _ in range(MAX_JUDGED):
             tool = self._tool(server, call, use)
             server = await self._check_policy(server, tool, caller, call, record)
+            if self._can_connect(caller, call):
+                await self._connect(caller, call)
+                server = self._server(caller, call)
             arguments = call.arguments
             if server.settings.reveal:
                 arguments = await with_values(arguments, call.size, caller.session.tokens, call.server, call.tool)
@@ -151,50 +152,63 @@ class Broker:
                     result = await self._upstream_tool_call(server.settings, call, tool, arguments, use, caller)
             except ToolChanged:
                 server = self._server(caller, call)
-            except UpstreamError:
-                if not self._can_connect(caller, call):
+            except UpstreamError as exc:
+                if exc.kind != "ServerUnavailable" or not self._can_connect(caller, call):
                     raise
-                await self._connected(caller, call)  # the login has just ended; nobody knows what it did before
-                raise refusals.connected_again(call.server) from None
+                await self._connect(caller, call)
+                raise refusals.connected_again(call.server) from None  # nobody knows what the call has done
             else:
                 return self._count(result, call, use)
         raise refusals.withdrawn(call.server, call.tool)
 
-    def _can_connect(self, caller: ToolCaller, call: ToolCall) -> bool:
-        """True if a person has to do something in a browser, and can be asked to."""
-        approvals = caller.execution.approvals
-        return approvals is not None and approvals.can_open and self._upstreams.status(call.server).needs_person
+    # -- what a person does in a browser ------------------------------------------------------------------------
 
-    async def _connected(self, caller: ToolCaller, call: ToolCall) -> _Server:
-        """Ask the person, and wait for the connection. Raises `UpstreamError`."""
-        approvals, status = caller.execution.approvals, self._upstreams.status(call.server)
-        if approvals is None or call.server in caller.declined:
-            raise refusals.not_connected(call.server, status.state, status.error)
-        asking = approvals
-        if status.state == "login_needed":
-            note = f"Log in to your MCP server {call.server!r} in the browser."
-        else:
-            note = f"Your MCP server {call.server!r} lacks a value: {status.error}. Enter it in the browser."
-
-        async def show(address: str, _: object) -> None:
-            if await asking.ask(call.server, CONNECT, "", note, (call.server, CONNECT), address) == "no":
-                caller.declined.add(call.server)
-                raise refusals.declined(call.server, CONNECT)
-
-        try:
-            with approvals.waiting_for_person():
-                await self._upstreams.connect(call.server, show)
-        except NotAsked as exc:
-            raise refusals.not_asked(call.server, CONNECT, str(exc)) from None
-        return self._server(caller, call)
-
-    def _is_connected(self, call: ToolCall) -> ToolCallResult:
-        """The result of `connect`, which no server has as a tool. Raises `Refused`."""
+    async def _connect_call(self, caller: ToolCaller, call: ToolCall, record: ToolCallRecord) -> ToolCallResult:
+        """Answer a call of `connect`, which no server has as a tool. Raises `UpstreamError`."""
+        if self._can_connect(caller, call):
+            record.decision, record.rule = "ask", CONNECT
+            await self._connect(caller, call)
+            record.approved = "once"
         status = self._upstreams.status(call.server)
         if status.state != "ready":
             raise refusals.not_connected(call.server, status.state, status.error)
         text = f"{call.server} is connected: it has {status.tools} tools, which servers.search('words') finds"
         return ToolCallResult({"content": [{"type": "text", "text": text}]}, None, False, len(text))
+
+    def _can_connect(self, caller: ToolCaller, call: ToolCall) -> bool:
+        """True if the server waits for a person who can be asked."""
+        approvals = caller.execution.approvals
+        can_ask = approvals is not None and approvals.can_open and call.server in self._upstreams.names
+        return can_ask and self._upstreams.status(call.server).needs_person
+
+    async def _connect(self, caller: ToolCaller, call: ToolCall) -> None:
+        """Have the person do what the server waits for, once in an execution. Raises `UpstreamError`."""
+        approvals, name = caller.execution.approvals, call.server
+        status = self._upstreams.status(name)
+        refusal = refusals.not_connected(name, status.state, status.error)
+        if approvals is None:
+            raise refusal
+        asking = approvals
+        if status.state == "login_needed":
+            note = f"Log in to your MCP server {name!r} in the browser."
+        else:
+            note = f"Your MCP server {name!r} lacks a value: {status.error}. Enter it in the browser."
+
+        async def show(address: str) -> None:
+            if name in caller.declined:  # since this call began to wait for the other ones
+                raise refusal
+            caller.declined.add(name)
+            if await asking.ask(name, CONNECT, "", note, (name, CONNECT), address) == "no":
+                raise refusals.declined(name, CONNECT)
+
+        try:
+            with approvals.waiting_for_person():
+                await self._upstreams.connect(name, show)
+        except NotAsked:
+            raise refusal from None
+        caller.declined.discard(name)
+
+    # -- the checks ---------------------------------------------------------------------------------------------
 
     def _server(self, caller: ToolCaller, call: ToolCall) -> _Server:
         """Find the server. Another principal's server looks like a missing one."""

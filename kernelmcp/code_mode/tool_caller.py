@@ -39,4 +39,4 @@ class ToolCaller:
     grants: set[Grant] = field(default_factory=set[Grant])
     """For this execution."""
     declined: set[str] = field(default_factory=set[str])
-    """Servers that the person does not want to connect now."""
+    """Servers for which the person was asked to do something in a browser, and has not done it."""

@@ -112,7 +112,8 @@ class Offers:
         stdio, whose browser is on this machine."""
         status = self._upstreams.status(server)
         if status.needs_person and principal == LOCAL:
-            return Catalogue(server, "", "", "it waits for its user: connect() asks", (_asking_tool(server),))
+            about = f"it waits for its user: connect() asks, and so does `kernelmcp upstreams login {server}`"
+            return Catalogue(server, "", "", about, (_asking_tool(server),))
         return Catalogue(server, "", "", refusals.not_connected(server, status.state, status.error).message, ())
 
 

@@ -44,7 +44,7 @@ def variables(servers: Iterable[UpstreamSettings]) -> frozenset[str]:
 def missing(server: UpstreamSettings, environ: Mapping[str, str]) -> list[str]:
     """The variables that have neither a value nor a default."""
     found = [each for text in _texts(server) for each in _VARIABLE.finditer(text)]
-    return sorted({each[1] for each in found if each[2] is None and each[1] not in environ})
+    return sorted({each[1] for each in found if each[2] is None} - environ.keys())
 
 
 def variables_in(text: str) -> list[str]:

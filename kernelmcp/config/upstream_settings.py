@@ -129,6 +129,9 @@ class UpstreamsSection(Section):
     """Allow public names of servers to lead to addresses that are not public: of this machine, of a private network. A
     URL with such an address, `localhost`, a name without a dot or one below `.internal` or `.local` needs no
     permission."""
+    ask_in_browser: bool = True
+    """On stdio, have a client that can open addresses ask for logins and missing values. The page is on 127.0.0.1: turn
+    it off where the user's browser is on another machine, or the server in a container."""
     servers: dict[str, UpstreamSettings] = {}
     """The servers, each under its name. One of the same name in `files` is not used."""
 

@@ -48,7 +48,7 @@ class Approval:
     grant: tuple[str, ...]
     """The scope of an answer for more than this call."""
     address: str | None
-    """Where a person does in a browser what the call needs; to go there is to approve."""
+    """Where a person does in a browser what the call needs. Who goes there approves."""
     answer: "asyncio.Future[Answer]"
 
 
@@ -153,9 +153,9 @@ def answer_of(text: Any) -> Answer:
 def question(session_id: str, code: str, approval: Approval) -> str:
     """The text that the person reads. All but the first line is untrusted: it is cleaned, truncated, and marked as
     such."""
+    if approval.address is not None:  # nothing of the guest's beside a request to log in
+        return f"{approval.note} Code in the sandbox (session {session_id!r}) wants to use it."
     code = shown(cut_middle(code, MAX_CODE_CHARS), 2 * MAX_CODE_CHARS)
-    if approval.address is not None:
-        return f"{approval.note}\nCode in the sandbox (session {session_id!r}) wants to use it:\n{_quoted(code)}"
     parts = [
         f"Code in the sandbox (session {session_id!r}) wants to call a tool of your server {approval.server!r}: "
         + ascii(approval.tool),

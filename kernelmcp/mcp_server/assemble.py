@@ -60,7 +60,7 @@ should keep."""
 OVER_HTTP = """
 Pass your session_id in each call: the first result has it. Without one, a call may get a session that is new and
 empty."""
-# What changes while a server runs only in its hints at other servers. Private: each principal has its own.
+# These lists are the same while a server runs, except for hints at other servers. Private: each principal has its own.
 LASTING = CacheHint(ttl_ms=300_000)
 CACHE_HINTS: dict[CacheableMethod, CacheHint] = dict.fromkeys(
     ("tools/list", "prompts/list", "resources/templates/list", "server/discover"), LASTING

@@ -7,7 +7,7 @@ contents of a resource.
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
 import anyio
@@ -17,6 +17,7 @@ from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.lowlevel.server import Server as LowlevelServer
+from mcp.server.mcpserver import require_client_extension
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourcesListChanged, ResourceUpdated
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -28,6 +29,8 @@ from mcp_types import (
     UnsubscribeRequestParams,
 )
 
+from kernelmcp.mcp_server.extensions import TASKS
+from kernelmcp.output.sanitize import as_dict
 from kernelmcp.sessions.session import Observer, Session
 
 # Listen streams per principal, and URIs that one connection or stream may subscribe to.
@@ -129,6 +132,8 @@ class Notifications(Observer):
     async def listen(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
         """2026-07-28: one call is one stream of events."""
         _check_count(len(params.notifications.resource_subscriptions or ()))
+        if as_dict(as_dict(cast("Any", ctx.params)).get("notifications")).get("taskIds") is not None:
+            require_client_extension(ctx, TASKS)  # nothing is sent for tasks, as the acknowledgement says
         principal = self._principal(ctx)
         listeners = self._listeners.setdefault(principal, _Listeners(self._tasks))
         listeners.open += 1

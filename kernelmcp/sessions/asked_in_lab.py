@@ -43,7 +43,7 @@ class AskedInLab:
         for key, (asking, *_) in list(self._approvals.items()):
             if asking is execution:
                 del self._approvals[key]
-        if (approval := approvals.open) is not None:
+        if (approval := approvals.open) is not None and approval.address is None:  # which only a client opens
             self._approvals[f"{execution.id}/{approval.number}"] = execution, approvals, approval
         for event in self._watchers:
             event.set()

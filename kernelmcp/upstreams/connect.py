@@ -3,7 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import httpx2
 from mcp import MCPError
@@ -36,6 +36,8 @@ class Way:
     max_mb: Callable[[], int]
     on_link: Callable[[Link], None] = lambda _: None
     """Called with each connection as soon as it exists."""
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    """The values of `${NAME}`."""
 
 
 @asynccontextmanager
@@ -43,7 +45,7 @@ async def connected(
     name: str, settings: UpstreamSettings, way: Way, changed: Callable[[], None], *, was_legacy: bool
 ) -> AsyncIterator[tuple[Link, Conversation]]:
     """Open a link and a conversation. Raises any error of theirs; `in_words` explains it."""
-    target = target_of(settings, os.environ)
+    target = target_of(settings, way.environ)
     rules = AddressRules(target.url, allow_private=settings.private_addresses is True)
     large = LargeResults(way.max_mb)
 
@@ -53,7 +55,7 @@ async def connected(
         open_web = open_http if settings.transport == "http" else open_sse
         opened = open_web(rules, target.headers, way.authorize(name, rules, target.headers), large)
     async with opened as its_link:
-        link = replace(its_link, last_words=lambda: without_secrets(its_link.last_words(), settings, os.environ))
+        link = replace(its_link, last_words=lambda: without_secrets(its_link.last_words(), settings, way.environ))
         way.on_link(link)
         try:
             async with open_conversation(name, link, large, changed, was_legacy=was_legacy) as conversation:
@@ -69,7 +71,7 @@ class Ended(Exception):
     """The connection ended; its text is a clause for a person."""
 
 
-def in_words(exc: BaseException, settings: UpstreamSettings) -> str:
+def in_words(exc: BaseException, settings: UpstreamSettings, environ: Mapping[str, str] = os.environ) -> str:
     """Explain an error in a clause for a person, without addresses and values. The text may come from an upstream."""
     exc = cause(exc)
     match exc:
@@ -89,5 +91,5 @@ def in_words(exc: BaseException, settings: UpstreamSettings) -> str:
             said = "it does not speak a version of MCP that is supported"
         case _:
             said = f"the connection failed: {type(exc).__name__}"
-    said = without_secrets(without_colour(clean(said)), settings, os.environ)[:MAX_REASON_CHARS]
+    said = without_secrets(without_colour(clean(said)), settings, environ)[:MAX_REASON_CHARS]
     return "".join(char if char.isprintable() else " " for char in said)

@@ -7,7 +7,9 @@ upstream's failures end here: they reach neither other upstreams nor the server.
 import asyncio
 import os
 import time
+from collections import ChainMap
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import anyio
@@ -83,11 +85,14 @@ class Upstream:
         self._stale_at = float("inf")
         self._open: tuple[Link, Conversation] | None = None
         self._connecting = asyncio.Lock()
+        self._values: dict[str, str] = {}
+        """What a person has entered for variables that the environment lacks."""
+        self._environ = ChainMap(self._values, os.environ)
 
     @property
     def status(self) -> Status:
         tools = len(self.catalogue.tools) if self.catalogue else 0
-        lacks_values = self._state == "unavailable" and bool(missing(self.settings, os.environ))
+        lacks_values = self._state == "unavailable" and bool(missing(self.settings, self._environ))
         return Status(self._state, self._error, self._since, tools, self._state == "login_needed" or lacks_values)
 
     def remember(self) -> None:
@@ -116,7 +121,11 @@ class Upstream:
                 await self._connect_and_serve()
             except Exception as exc:  # noqa: BLE001  # whatever it is, it is this upstream's
                 needs_login = isinstance(cause(exc), LoginNeeded)
-                error = f"run `kernelmcp upstreams login {self.name}`" if needs_login else in_words(exc, self.settings)
+                error = (
+                    f"run `kernelmcp upstreams login {self.name}`"
+                    if needs_login
+                    else in_words(exc, self.settings, self._environ)
+                )
                 self._why_lost = error
                 self._set("login_needed" if needs_login else "unavailable", error)
                 log.warning("an MCP server is not available", server=self.name, error=error)
@@ -135,9 +144,8 @@ class Upstream:
     async def _connect_and_serve(self) -> None:
         """Never returns; raises if the connection is lost, or is not established in time."""
         with anyio.fail_after(self.settings.timeout_seconds) as limit:
-            opened = connected(
-                self.name, self.settings, self._way, self._tools_changed.set, was_legacy=self._was_legacy
-            )
+            way = replace(self._way, environ=self._environ)
+            opened = connected(self.name, self.settings, way, self._tools_changed.set, was_legacy=self._was_legacy)
             async with opened as (link, conversation), anyio.create_task_group() as tasks:
                 self._was_legacy = not conversation.is_modern
                 listening = anyio.Event()
@@ -167,7 +175,11 @@ class Upstream:
                 with anyio.fail_after(self.settings.timeout_seconds):
                     await self._list(conversation)
             except (MCPError, TimeoutError) as exc:
-                log.info("an MCP server's tools were not listed", server=self.name, error=in_words(exc, self.settings))
+                log.info(
+                    "an MCP server's tools were not listed",
+                    server=self.name,
+                    error=in_words(exc, self.settings, self._environ),
+                )
             listed = time.monotonic()
             await asyncio.sleep(pause)
 
@@ -234,21 +246,28 @@ class Upstream:
         raise AssertionError("the second attempt returns or raises")
 
     async def connect(self, show: Show) -> None:
-        """Have a person do what the connection lacks, and wait for it. Raises `UpstreamError`, and what `show`
-        raises."""
+        """Have a person do what the connection lacks, and wait for it; one at a time. Raises `UpstreamError`, and what
+        `show` raises."""
         async with self._connecting:
+            names: list[str] = []
             if self._state == "login_needed" and self._logins.stamp(self.name) == self._login:
+                way = replace(self._way, environ=self._environ)
                 try:
-                    await log_in(self.name, self.settings, self._way, self._logins, show)
+                    await log_in(self.name, self.settings, way, self._logins, show)
                 except LoginFailed as exc:
-                    raise UpstreamError("ServerUnavailable", f"{self.name}: the login failed: {exc}") from exc
-            elif names := missing(self.settings, os.environ):
-                os.environ.update(await ask_for_values(self.name, names, show))
-        try:
-            async with asyncio.timeout(self.settings.timeout_seconds):
-                await self._conversation()
-        except TimeoutError:
-            raise UpstreamError("ServerUnavailable", f"{self.name} has not connected in time") from None
+                    said = without_secrets(str(exc), self.settings, self._environ)
+                    raise UpstreamError("ServerUnavailable", f"{self.name}: the login failed: {said}") from exc
+            elif names := missing(self.settings, self._environ):
+                self._values.update(await ask_for_values(self.name, names, show))
+            try:
+                async with asyncio.timeout(self.settings.timeout_seconds):
+                    await self._conversation()
+            except (TimeoutError, UpstreamError) as exc:
+                for name in names:  # perhaps they are wrong: they are asked for again
+                    del self._values[name]
+                if isinstance(exc, UpstreamError):
+                    raise
+                raise UpstreamError("ServerUnavailable", f"{self.name} has not connected in time") from None
 
     async def _conversation(self) -> Conversation:
         """The conversation of this connection, or of the next one. Raises `UpstreamError` if that fails."""
@@ -283,12 +302,12 @@ class Upstream:
     def _looked_at(self, result: ToolCallResult) -> ToolCallResult:
         if result.is_error and result.value is not None and "nknown tool" in str(result.value.get("content"))[:300]:
             self._tools_changed.set()
-        return error_without_secrets(result, self.settings, os.environ) if result.is_error else result
+        return error_without_secrets(result, self.settings, self._environ) if result.is_error else result
 
     async def _translated(self, exc: MCPError, tool: str) -> UpstreamError:
         if exc.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
             self._tools_changed.set()  # its tools may have changed
-        said = without_secrets(clean(str(exc)), self.settings, os.environ)[:MAX_MESSAGE_CHARS]
+        said = without_secrets(clean(str(exc)), self.settings, self._environ)[:MAX_MESSAGE_CHARS]
         if exc.code == REQUEST_TIMEOUT:
             return UpstreamError("ToolTimeout", f"{self.name}.{tool}: {said}")
         if exc.code == TOO_LARGE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import urllib.error
 import urllib.parse
@@ -20,6 +21,7 @@ from mcp_types import ElicitResult, TextContent
 
 from kernelmcp.upstreams.logins.local_page import MAX_FORM_BYTES, LocalPage
 
+from ..server.support import wait_until
 from ..starting import DEADLINE, over_stdio
 from ..upstreams.conftest import Started, on_stdio, started
 
@@ -45,6 +47,12 @@ def enters(address: str) -> None:
     assert re.findall(r'name="(\w+)"', form) == ["CRM_TOKEN"]
     assert "Saved" not in fetch(address, {"CRM_TOKEN": ""})  # the form again
     assert "Saved" in fetch(address, {"CRM_TOKEN": SECRET, "PATH": "/evil"})
+
+
+def audited(env: dict[str, str]) -> list[dict[str, Any]]:
+    file = Path(env["KERNELMCP_HOME"]) / "audit.jsonl"
+    assert wait_until(lambda: file.exists() and '"connect"' in file.read_text())
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 class Person:
@@ -100,8 +108,10 @@ async def test_a_login_is_asked_for_in_the_client_and_again_when_it_has_ended(
         assert "guarded is connected: it has 5 tools" in said
         [asked] = one.asked
         assert urlsplit(asked.url).hostname == "127.0.0.1"
-        assert asked.message.startswith("Log in to your MCP server 'guarded' in the browser.\nCode in the sandbox")
-        assert "| from servers.guarded import connect" in asked.message
+        assert asked.message == (
+            "Log in to your MCP server 'guarded' in the browser. Code in the sandbox (session 's') wants to use it."
+        )
+        assert [line["decision"] for line in audited(server_env) if line.get("tool") == "connect"] == ["ask"]
         assert await one.until("from servers.guarded import echo, forget_all\necho(value=7)", "{'result': 7}")
         assert len(one.asked) == 1
         await one.run("forget_all()")
@@ -119,15 +129,18 @@ async def test_who_declines_is_asked_once_in_a_cell(
     async with person(server_env, tmp_path, toml, None, "auto") as one:
         await one.until("import servers\nservers.search('login')", "connect()")
         loop = (
-            "from servers.guarded import connect\nimport asyncio\nfound = []\n"
+            "from servers.guarded import connect\nimport asyncio\n"
+            "found = [type(one).__name__ for one in await asyncio.gather(\n"
+            "    *[connect.aio() for _ in range(5)], return_exceptions=True)]\n"
             "for _ in range(3):\n"
             "    try: connect()\n"
             "    except Exception as error: found.append(type(error).__name__)\n"
-            "found += [type(one).__name__ for one in await asyncio.gather(\n"
-            "    *[connect.aio() for _ in range(5)], return_exceptions=True)]\nfound[:2], len(found), set(found[1:])"
+            "sorted(found)[-2:], len(found)"
         )
-        assert "(['ToolDenied', 'ServerUnavailable'], 8, {'ServerUnavailable'})" in await one.run(loop)
+        assert "(['ServerUnavailable', 'ToolDenied'], 8)" in await one.run(loop)
         assert len(one.asked) == 1
+        assert "ToolDenied" in await one.run("connect()")  # another cell may ask again
+        assert len(one.asked) == 2
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
@@ -136,6 +149,7 @@ async def test_a_value_goes_to_its_server_and_nowhere_else(
 ) -> None:
     more = "default = 'allow'\nenv = { MCP_SECRET = 'Bearer ${CRM_TOKEN}' }"
     toml = on_stdio("bad", "hostile_server.py", "tells-its-secret", more=more)
+    toml += on_stdio("other", "crm_server.py", more=more)
     async with person(server_env, tmp_path, toml, enters, mode) as one:
         await one.until("import servers\nservers.search('login')", "connect()")
         assert "bad is connected" in await one.run("from servers.bad import connect\nprint(connect())")
@@ -143,6 +157,10 @@ async def test_a_value_goes_to_its_server_and_nowhere_else(
         assert "lacks a value: the environment variable CRM_TOKEN is not set" in asked.message
         told = await one.until("from servers.bad import echo\nprint(echo(value='result'))\nimport os", "echo")
         seen = await one.run("import os; print(dict(os.environ)); print(open('/proc/self/environ').read())")
+        # It is not the other server's, which names it too; and not a kernel's, once no server names it any more.
+        assert "connect()" in await one.run("print(servers.search('other login'))")
+        (tmp_path / "mcp.toml").write_text("")
+        await one.until("import os; os.path.exists('/servers/index.json')", "False")
         new = await one.run("%reset -f\nimport os; dict(os.environ)", session_id="other")
         assert SECRET not in told + seen + new
         # The page is gone with the question.

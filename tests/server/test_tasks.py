@@ -66,6 +66,13 @@ class Asking:
             tool, {argument: code, "session_id": "s"}, allow_claimed=True, read_timeout_seconds=DEADLINE
         )
 
+    async def result_of(self, code: str, tool: str = "execute_code", argument: str = "code") -> dict[str, Any]:
+        """The fields of its result, however long it takes."""
+        answer = await self.run(code, tool, argument)
+        if not isinstance(answer, Created):
+            return answer.structured_content
+        return (await self.until(answer.task_id, "completed"))["result"]["structuredContent"]
+
     async def ask(self, method: str, task_id: str, **params: Any) -> dict[str, Any]:
         request: Any = Request[Params, str](method=method, params=Params(task_id=task_id, **params))
         answer = await self.client.session.send_request(request, Answer)
@@ -126,9 +133,8 @@ async def test_a_long_cell_answers_with_a_task_whose_result_is_the_calls(connect
         again = await asking.ask("tasks/get", created.task_id)
         assert again["lastUpdatedAt"] == done["lastUpdatedAt"]
         assert again["result"] == done["result"]
-        # A short cell needs none, and neither do other tools.
-        quick = await asking.run("x")
-        assert quick.structured_content["result"] == "41"
+        # A short cell needs none.
+        assert (await asking.result_of("x"))["result"] == "41"
         # A command that takes long is one as well; its exit code is in its result, and is no failure of the task.
         command = await asking.run("sleep 2; exit 3", "execute_command", "command")
         failed = await asking.until(command.task_id, "completed")
@@ -141,9 +147,10 @@ async def test_no_client_gets_a_task_without_asking_for_it(connect: Any, how: di
     async with connect(**how) as asking:
         running = await asking.run(GO_ON)
         assert running.structured_content["status"] == "running"
-        with pytest.raises(MCPError) as refused:
-            await asking.ask("tasks/get", running.structured_content["execution_id"])
-        assert refused.value.error.code == (-32601 if "mode" in how else -32021)
+        for method, more in (("get", {}), ("cancel", {}), ("update", {"input_responses": {}})):
+            with pytest.raises(MCPError) as refused:
+                await asking.ask(f"tasks/{method}", running.structured_content["execution_id"], **more)
+            assert refused.value.error.code == (-32601 if "mode" in how else -32021)
         await asking.client.call_tool("cancel_execution", {"session_id": "s"})
 
 
@@ -193,7 +200,23 @@ async def test_a_cancelled_task_keeps_the_sessions_variables(connect: Any) -> No
         assert "so far" in ended["statusMessage"]
         await asking.ask("tasks/cancel", created.task_id)  # acknowledged again
         assert (await asking.ask("tasks/get", created.task_id)) == ended
-        assert (await asking.run("kept")).structured_content["result"] == "1"
+        assert (await asking.result_of("kept"))["result"] == "1"
+
+
+async def test_what_somebody_else_interrupts_is_completed_and_so_is_a_plot_that_comes_at_the_end(connect: Any) -> None:
+    async with connect() as asking:
+        created = await asking.run("while True: pass")
+        await asking.client.call_tool("cancel_execution", {"execution_id": created.task_id})
+        ended = await asking.until(created.task_id, "completed")
+        assert ended["result"]["structuredContent"]["status"] == "interrupted"
+        draw = "import base64\nfrom IPython.display import Image, display\n"
+        png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+        created = await asking.run(f"{draw}display(Image(base64.b64decode('{png}')))\n{GO_ON}")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(go_on, asking)
+            done = await asking.until(created.task_id, "completed")
+        assert done["result"]["structuredContent"]["status"] == "ok"
+        assert [block["type"] for block in done["result"]["content"]] == ["text", "image"]
 
 
 async def test_what_is_no_task_is_refused(connect: Any) -> None:
@@ -244,9 +267,9 @@ async def test_over_http_a_task_is_its_principals_and_is_not_of_a_connection(tmp
         async with of(ADA) as ada:
             created = await ada.run(GO_ON)
         async with of(BOB) as bob:
-            for method in ("tasks/get", "tasks/cancel"):
+            for method, more in (("get", {}), ("cancel", {}), ("update", {"input_responses": {}})):
                 with pytest.raises(MCPError) as refused:
-                    await bob.ask(method, created.task_id)
+                    await bob.ask(f"tasks/{method}", created.task_id, **more)
                 assert refused.value.error.code == -32602
         async with of(ADA) as ada:
             await go_on(ada)

@@ -15,7 +15,6 @@ from kernelmcp.commands.upstreams.connecting import open_connecting, server_name
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.upstreams.connect import MAX_REASON_CHARS
 from kernelmcp.upstreams.logins.browser_login import LoginFailed, Take, log_in
 
 
@@ -32,22 +31,25 @@ def main(settings: Settings, name: str, *, open_browser: bool) -> int:
 async def _login(settings: Settings, name: str, server: UpstreamSettings, open_browser: bool) -> int:
     was_shown = False
 
-    async def show(address: str, take: Take) -> None:
+    async def show(address: str) -> None:
         nonlocal was_shown
         was_shown = True
         sys.stdout.write(f"Log in to {name} at this address:\n\n  {address}\n\n")
         if open_browser:
             await anyio.to_thread.run_sync(webbrowser.open, address)
-        elif sys.stdin is not None and sys.stdin.isatty():
-            sys.stdout.write("Is the browser on another machine? Paste the address that it ended at:\n")
-            threading.Thread(target=_read_pasted, args=(take,), daemon=True).start()
         sys.stdout.flush()
+
+    def take_from(take: Take) -> None:
+        if not open_browser and sys.stdin is not None and sys.stdin.isatty():
+            sys.stdout.write("Is the browser on another machine? Paste the address that it ended at:\n")
+            sys.stdout.flush()
+            threading.Thread(target=_read_pasted, args=(take,), daemon=True).start()
 
     async with open_connecting(settings) as connecting:
         try:
-            tools = await log_in(name, server, connecting.way, connecting.logins, show)
+            tools = await log_in(name, server, connecting.way, connecting.logins, show, take_from)
         except LoginFailed as exc:
-            return fail(f"{name}: the login failed: {plain(str(exc))[:MAX_REASON_CHARS]}")
+            return fail(f"{name}: the login failed: {plain(str(exc))}")
     said = f"Logged in to {name}" if was_shown else f"{name} requires no login"
     sys.stdout.write(f"{said}: {tools} tools.\n")
     return 0

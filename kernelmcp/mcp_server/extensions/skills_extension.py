@@ -27,6 +27,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.files.home import Home
 from kernelmcp.mcp_server.callers import Callers
+from kernelmcp.mcp_server.extensions import SKILLS
 
 SCHEME = "skill://"
 # A person may promote or remove one at any time.
@@ -85,7 +86,7 @@ class _Skill:
 class Skills(Extension):
     """The skills of one server."""
 
-    identifier = "io.modelcontextprotocol/skills"
+    identifier = SKILLS
 
     def __init__(self, home: Home, callers: Callers) -> None:
         self._home = home

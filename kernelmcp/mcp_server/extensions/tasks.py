@@ -6,6 +6,7 @@ connection and its server. A question of the cell, which `get_execution` answers
 its own: its name there and its place in the state that identifies it.
 """
 
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -29,11 +30,12 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel
 
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import ExecutionNotFound, ServerError
+from kernelmcp.errors import ExecutionNotFound, ServerError, SessionInUse
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.approval_requests import take_approval
 from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.elicitation import take_answer
+from kernelmcp.mcp_server.extensions import TASKS
 from kernelmcp.mcp_server.results.execution_result import error_result
 from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.tools.contract_tool import check_not_refused
@@ -44,6 +46,7 @@ from kernelmcp.sessions.registry import Registry
 VERSIONS = frozenset(MODERN_PROTOCOL_VERSIONS)
 TOOLS = frozenset({"execute_code", "execute_command"})
 POLL_MS = 1000
+MAX_CANCELLED = 1000
 
 Ctx = Context[Any, Any]
 RequestContext = ServerRequestContext[Any, Any]
@@ -60,7 +63,7 @@ class UpdateParams(TaskParams):
 class Tasks(Extension):
     """The tasks of one server."""
 
-    identifier = "io.modelcontextprotocol/tasks"
+    identifier = TASKS
 
     def __init__(
         self, settings: Settings, registry: Registry, callers: Callers, structured: Structured, tools: ExecutionTools
@@ -72,6 +75,8 @@ class Tasks(Extension):
         self._tools = tools
         self.fleet_calls: FleetCalls | None = None
         """Set if other servers share the home."""
+        self._cancelled: deque[str] = deque(maxlen=MAX_CANCELLED)
+        """The newest tasks that their clients have cancelled."""
 
     def methods(self) -> Sequence[MethodBinding]:
         return [
@@ -94,33 +99,42 @@ class Tasks(Extension):
 
     async def get(self, ctx: RequestContext, params: TaskParams) -> HandlerResult:
         async with self._about(ctx, params.task_id) as (execution, context):
-            result = await self._state(execution, context)
+            asking = [each for each in (execution.questions, execution.approvals) if each is not None]
+            is_quiet = not any(each.asked.is_set() for each in asking)
+            result = None if is_quiet and not execution.done.is_set() else await self._state(execution, context)
         if isinstance(result, InputRequiredResult):
             asked = {_key(name, result): request for name, request in (result.input_requests or {}).items()}
             requests = {key: _as_json(request) for key, request in asked.items()}
             return {**self._task(execution, "input_required"), "inputRequests": requests}
-        if not execution.done.is_set():
+        # The result decides: the cell may have ended since it was made.
+        fields: dict[str, Any] = (result.structured_content if result is not None else None) or {}
+        if result is None or fields.get("status") == "running":
             return self._task(execution, "working")
-        # Not if that has lost variables: only a result says so.
-        if execution.status == "interrupted" and not execution.state_lost:
+        # Not if variables were lost with it, which only a result says.
+        if execution.id in self._cancelled and execution.status == "interrupted" and not execution.state_lost:
             text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
             return {**self._task(execution, "cancelled"), "statusMessage": text}
         shown = self._structured.in_result(self._callers.in_result(result), ctx)
         return {**self._task(execution, "completed"), "result": _as_json(shown)}
 
     async def update(self, ctx: RequestContext, params: UpdateParams) -> HandlerResult:
-        for key, response in params.input_responses.items():
-            name, _, place = key.partition(":")
-            answer = CallToolRequestParams(
-                name="get_execution", input_responses={name: response}, request_state=f"{params.task_id} {place}"
-            )
-            async with self._about(ctx, params.task_id, answer) as (execution, context):
+        async with self._about(ctx, params.task_id) as (execution, _):
+            if execution.is_elsewhere:
+                raise SessionInUse("the task runs in another server, which did not get this answer", "Send it again.")
+            for key, response in params.input_responses.items():
+                name, _, place = key.partition(":")
+                answer = CallToolRequestParams(
+                    name="get_execution", input_responses={name: response}, request_state=f"{execution.id} {place}"
+                )
+                context: Ctx = Context(request_context=ctx, input_params=answer)
                 take_answer(execution, context)
                 take_approval(execution, context)
         return {}
 
     async def cancel(self, ctx: RequestContext, params: TaskParams) -> HandlerResult:
-        async with self._about(ctx, params.task_id) as (_, context):
+        async with self._about(ctx, params.task_id) as (execution, context):
+            if not execution.done.is_set():
+                self._cancelled.append(execution.id)
             await self._tools.cancel_execution(context, execution_id=params.task_id)
         return {}
 
@@ -133,15 +147,13 @@ class Tasks(Extension):
             return error_result(exc)
 
     @asynccontextmanager
-    async def _about(
-        self, ctx: RequestContext, task_id: str, answer: CallToolRequestParams | None = None
-    ) -> AsyncIterator[tuple[Execution, Ctx]]:
+    async def _about(self, ctx: RequestContext, task_id: str) -> AsyncIterator[tuple[Execution, Ctx]]:
         """A request about a task. Raises what a client gets instead of an answer: `MCPError`."""
         require_client_extension(ctx, self.identifier)
-        context: Ctx = Context(request_context=ctx, input_params=answer)
+        context: Ctx = Context(request_context=ctx)
         try:
             check_not_refused(context)
-            async with nullcontext() if self.fleet_calls is None else self.fleet_calls.about_none(context):
+            async with nullcontext() if self.fleet_calls is None else self.fleet_calls.confirmed(context):
                 yield await self._registry.execution(self._callers(context), task_id), context
         except ServerError as exc:
             code = INVALID_PARAMS if isinstance(exc, ExecutionNotFound) else INTERNAL_ERROR

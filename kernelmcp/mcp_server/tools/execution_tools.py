@@ -146,8 +146,8 @@ class ExecutionTools:
             self._views.note_begun(*viewed, execution, ctx)
             if can_ask(ctx):
                 execution.questions = execution.questions or Questions()
-                opens = can_open(ctx) and caller.principal == LOCAL  # whose browser is on this machine
-                execution.approvals = Approvals(has_client=True, can_open=opens)
+                in_browser = self._settings.config.upstreams.ask_in_browser and caller.principal == LOCAL
+                execution.approvals = Approvals(has_client=True, can_open=in_browser and can_open(ctx))
             execution.session_created, execution.names_session = created, session_id is not None
             execution.had_fences = had_fences
             execution.has_minted_session = session_id is None and caller.default_handle is None

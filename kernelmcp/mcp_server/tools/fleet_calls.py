@@ -75,7 +75,7 @@ class FleetCalls:
         async with self._with(self._callers(context), () if named is None else (named,)):
             yield
 
-    def about_none(self, context: Ctx) -> AbstractAsyncContextManager[None]:
+    def confirmed(self, context: Ctx) -> AbstractAsyncContextManager[None]:
         """Surround a request that names no session. Raises `ServerError`."""
         return self._with(self._callers(context), ())
 

@@ -1,7 +1,7 @@
 """Asks a person for the values of `${NAME}` in an upstream's settings, which the environment lacks.
 
-They pass through neither the client nor the model: a form on a page of this machine takes them. They are kept in this
-process's environment, and withheld from all others (`client_files.withheld_variables`), until it ends.
+They pass through neither the client nor the model: a form on a page of this machine takes them. The upstream keeps them
+in memory, for itself.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from kernelmcp.upstreams.logins.local_page import Fields, LocalPage
 SECONDS = 600.0
 FORM = """\
 <h1>The MCP server {server}</h1>
-<p>Its settings name variables that have no value. kernelmcp keeps what you enter until it ends, and gives it to this
-MCP server only: no code in the sandbox and no model sees it.
+<p>Its settings name variables that have no value. kernelmcp keeps what you enter until it ends, for this MCP
+server only: no code in the sandbox and no model sees it.
 <form method="post" autocomplete="off">{inputs}<p><button>Save</button></form>"""
 INPUT = '<p><label>{name}<br><input type="password" name="{name}" required></label>'
 SAVED = "<p>Saved. This page can be closed."
@@ -35,7 +35,7 @@ async def ask_for_values(server: str, names: Sequence[str], show: Show) -> dict[
         with suppress(anyio.WouldBlock, anyio.ClosedResourceError):  # a second one is dropped
             send.send_nowait(values)
 
-    def of_browser(fields: Fields) -> str | None:
+    def received(fields: Fields) -> str | None:
         values = {name: fields.get(name, "") for name in names}
         if not all(values.values()) or any("\0" in value for value in values.values()):
             return form
@@ -43,8 +43,8 @@ async def ask_for_values(server: str, names: Sequence[str], show: Show) -> dict[
         return SAVED
 
     form = FORM.format(server=escape(server), inputs="".join(INPUT.format(name=name) for name in names))
-    with send, receive, LocalPage(of_browser, form) as page:
-        await show(page.address, lambda _: False)
+    with send, receive, LocalPage(received, form) as page:
+        await show(page.address)
         with anyio.move_on_after(SECONDS):
             return await receive.receive()
     raise UpstreamError("ServerUnavailable", f"{server}: nobody has entered the values of {', '.join(names)}")

@@ -2,6 +2,7 @@
 
 import http.server
 import secrets
+import socketserver
 import threading
 from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs, urlsplit
@@ -51,8 +52,8 @@ class LocalPage:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as its base has it
                 """Log nothing: the lines would contain secrets."""
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}{path}"
+        self._server = _Server(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_address[1]}{path}"
 
     def __enter__(self) -> "LocalPage":
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -67,8 +68,13 @@ class LocalPage:
         self._server.server_close()
 
 
+class _Server(socketserver.ThreadingTCPServer):
+    # Not http.server's, which looks for the machine's name: that may take seconds.
+    daemon_threads = True
+
+
 def fields_of(text: str) -> dict[str, str]:
-    """The first value of each field; none of any if there are too many."""
+    """The first value of each field. No fields, if there are too many."""
     try:
         found = parse_qs(text, keep_blank_values=True, max_num_fields=100)
     except ValueError:
