@@ -21,7 +21,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from anthropic import AsyncAnthropic
+from anthropic import AsyncAnthropic, omit
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, ImageContent, TextContent
 
@@ -65,7 +65,13 @@ async def run(task: str, model: str, folder: Path) -> str:
         ]
         messages: list[Any] = [{"role": "user", "content": task}]
         for _ in range(MAX_STEPS):
-            answer = await anthropic.messages.create(model=model, max_tokens=8192, messages=messages, tools=tools)
+            answer = await anthropic.messages.create(
+                model=model,
+                max_tokens=8192,
+                system=kernel.instructions or omit,  # what the server says about its tools
+                messages=messages,
+                tools=tools,
+            )
             messages.append({"role": "assistant", "content": answer.content})
             calls = [block for block in answer.content if block.type == "tool_use"]
             if not calls:

@@ -10,7 +10,8 @@
  *     cd examples/typescript && npm install
  *     node agent.ts "Simulate 1000 throws of two dice and plot the sums."
  *
- * With version 1 of the SDK (`@modelcontextprotocol/sdk`), only the imports of Client and StdioClientTransport differ.
+ * It runs with version 1 of the SDK (`@modelcontextprotocol/sdk`) as well, if its imports are changed; only the type of
+ * `callTool`'s result is a wider one there.
  */
 
 import { writeFileSync } from "node:fs";
@@ -51,9 +52,10 @@ async function run(kernel: Client, task: string): Promise<string> {
   const tools = (await kernel.listTools()).tools.map(
     ({ name, description, inputSchema }): Anthropic.Tool => ({ name, description, input_schema: inputSchema }),
   );
+  const system = kernel.getInstructions(); // what the server says about its tools
   const messages: Anthropic.MessageParam[] = [{ role: "user", content: task }];
   for (let step = 0; step < MAX_STEPS; step += 1) {
-    const answer = await anthropic.messages.create({ model: MODEL, max_tokens: 8192, messages, tools });
+    const answer = await anthropic.messages.create({ model: MODEL, max_tokens: 8192, system, messages, tools });
     messages.push({ role: "assistant", content: answer.content });
     const calls = answer.content.filter((block) => block.type === "tool_use");
     if (calls.length === 0) {
