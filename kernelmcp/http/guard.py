@@ -207,12 +207,14 @@ def metadata_url(settings: Settings) -> str | None:
 def _outer_principal(scope: Scope) -> str | None:
     """The user that an enclosing application has authenticated (Starlette's `AuthenticationMiddleware`).
 
-    Raises `Rejected` for a user without a name, because all of them would share one principal's sessions, and for a
-    name that a log could not show unchanged.
+    Raises `Rejected` for one that it let through without authentication; for a user without a name, because all of them
+    would share one principal's sessions; and for a name that a log could not show unchanged.
     """
     user: Any = scope.get("user")
-    if not getattr(user, "is_authenticated", False):
+    if user is None:
         return None
+    if not getattr(user, "is_authenticated", False):
+        raise Rejected("")
     name = str(user.display_name)
     if not name.strip() or not name.isprintable():
         raise Rejected("the application's user has no usable name")

@@ -20,6 +20,7 @@ CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text("utf-8")
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
     *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "examples" / "README.md",
 ]
 CONTRACT_CODES = [
     "SESSION_NOT_FOUND",
@@ -101,7 +102,7 @@ def test_the_readmes_picture_has_a_plot() -> None:
     assert base64.b64decode(image.attrib["href"].removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text("utf-8")
     anchors = {
@@ -142,7 +143,9 @@ def test_every_dependency_is_justified_and_no_other() -> None:
 
 def test_a_module_that_a_page_names_is_there() -> None:
     there = {
-        path.name for folder in ("kernelmcp", "kernels", "tests", "scripts") for path in (ROOT / folder).rglob("*.py")
+        path.name
+        for folder in ("examples", "kernelmcp", "kernels", "tests", "scripts")
+        for path in (ROOT / folder).rglob("*.py")
     }
     for page in PAGES:
         named = set(re.findall(r"`(?:[a-z_]+/)*([a-z_]+\.py)`", page.read_text("utf-8")))

@@ -124,6 +124,7 @@ async def test_mounted_in_another_application_with_its_users_and_traces(
                     assert listed.is_error
                 nameless = await http.post(f"{url}/mcp", headers={"X-User": "nameless"}, json={})
                 assert nameless.status_code == 401, "users without a name would be one principal"
+                assert (await http.post(f"{url}/mcp", json={})).status_code == 401, "the application knows nobody"
         assert (await http.get(f"{url}/ready")).status_code == 503
     # The HTTP header's trace goes on in the request's span, the MCP message's (the client sends one) in the call's.
     assert {span.name for span in Collector.spans if span.trace_id.hex() == TRACE} == {"POST"}
