@@ -30,6 +30,7 @@ from kernelmcp.mcp_server.tools.contract_tool import add_headers
 from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.fleet_calls import FleetCalls
+from kernelmcp.mcp_server.tools.icons import CODE, FILE, PACKAGE, SERVER, SESSION, icon, with_icon
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.mcp_server.tools.repeated_calls import RepeatedCalls
 from kernelmcp.mcp_server.tools.session_tools import SessionTools
@@ -92,10 +93,10 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         callers, client_log = Callers(default_session, home.secret, has_balancer=has_balancer), ClientLog()
         runtimes, views = Runtimes(settings), Views(settings)
         tools = [
-            *ExecutionTools(settings, registry, callers, runtimes, client_log, views).all(),
-            *SessionTools(settings, registry, callers, runtimes).all(),
-            *PackageTools(settings, registry, callers).all(),
-            *FileTools(settings, registry, callers, runtimes.about_imports).all(),
+            *with_icon(CODE, ExecutionTools(settings, registry, callers, runtimes, client_log, views).all()),
+            *with_icon(SESSION, SessionTools(settings, registry, callers, runtimes).all()),
+            *with_icon(PACKAGE, PackageTools(settings, registry, callers).all()),
+            *with_icon(FILE, FileTools(settings, registry, callers, runtimes.about_imports).all()),
         ]
         if over_http:
             for tool in tools:
@@ -105,6 +106,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             settings.config.server.name,
             title="kernelmcp",
             version=__version__,
+            icons=[icon(SERVER)],
             instructions=_instructions(settings, runtimes, over_http),
             tools=[tool for tool in tools if enabled is None or tool.name in enabled],
             log_level="WARNING",
