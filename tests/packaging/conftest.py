@@ -1,13 +1,41 @@
-"""A copy of the source tree's kernel package, with its runtime, that a test may damage."""
+"""A copy of the source tree's kernel package, with its runtime, that a test may damage; and the wheel of this tree."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+BUILD_DEADLINE_SECONDS = 120
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this run share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def wheel(run_folder: Path) -> Path:
+    """The wheel, which one worker packs."""
+    with (run_folder / "wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = run_folder / "wheel"
+        return next(folder.iterdir()) if folder.exists() else pack("wheel", folder)
+
+
+def pack(target: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=BUILD_DEADLINE_SECONDS)
+    (archive,) = folder.iterdir()
+    return archive
 
 
 @pytest.fixture

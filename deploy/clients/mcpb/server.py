@@ -1,7 +1,7 @@
 """The program that Claude Desktop starts: kernelmcp, with the settings of the extension's form.
 
-manifest.json puts the form's values into the environment. On Windows, this runs in Windows' own Python, and kernelmcp in
-WSL.
+manifest.json puts the form's values into the environment. On Windows, this is a program of Windows, and kernelmcp runs
+in WSL.
 """
 
 import json

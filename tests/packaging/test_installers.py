@@ -1,0 +1,61 @@
+"""The wheel, installed from nothing in each usual way, to the first result."""
+
+from __future__ import annotations
+
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .installed import first_results, fresh_environment, run
+
+pytestmark = pytest.mark.slow
+
+BIN = Path(sys.executable).parent
+
+
+def with_uvx(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
+    return [BIN / "uvx", "--from", wheel, "kernelmcp"]
+
+
+def with_uv_tool(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
+    run([BIN / "uv", "tool", "install", "--quiet", wheel], env)
+    return [Path(env["HOME"], ".local", "bin", "kernelmcp")]
+
+
+def with_pipx(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
+    run([BIN / "uvx", "--quiet", "pipx", "install", "--quiet", wheel], env)
+    return [Path(env["HOME"], ".local", "bin", "kernelmcp")]
+
+
+def with_pip(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
+    venv.create(folder / "environment")  # this environment's pip is newer than one that venv would bring
+    pip = [sys.executable, "-m", "pip", "--python", folder / "environment" / "bin" / "python"]
+    run([*pip, "install", "--quiet", "--no-compile", wheel], env)
+    return [folder / "environment" / "bin" / "kernelmcp"]
+
+
+Way = Callable[[Path, Path, dict[str, str]], list[str | Path]]
+
+
+@pytest.mark.parametrize("install", [with_uvx, with_uv_tool, with_pipx, with_pip])
+def test_an_installation_of_the_wheel_leads_to_a_first_result(
+    install: Way, wheel: Path, tmp_path: Path, run_folder: Path
+) -> None:
+    env = fresh_environment(tmp_path / "home", run_folder)
+    command = install(wheel, tmp_path, env)
+    before = files_below(tmp_path)
+    # A start fetches nothing: no server is reached.
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
+    offline = {} if install is with_uvx else nowhere
+    [text] = first_results(command, env | offline, ("execute_code", {"code": "6 * 7"}))
+    assert text.startswith("42\n")
+    new = {path for path in files_below(tmp_path) - before if "__pycache__" not in path.parts}
+    data = Path("home", ".local", "share")
+    assert {path.relative_to(data).parts[0] for path in new} - {"uv"} == {"kernelmcp"}
+
+
+def files_below(folder: Path) -> set[Path]:
+    return {path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir()}
