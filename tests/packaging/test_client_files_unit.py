@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import jsonschema
 import pytest
@@ -89,3 +91,13 @@ def test_texts_for_models_name_tools_that_exist() -> None:
     arguments = {"session_id", "execution_id", "from_session", "from_notebook"}
     assert len(named & set(TOOL_NAMES)) > 8
     assert named - set(TOOL_NAMES) - arguments == set()
+
+
+def test_the_links_of_the_docs_start_what_the_plugin_starts() -> None:
+    page = (ROOT / "docs" / "installation.md").read_text("utf-8")
+    [cursor] = re.findall(r"^    cursor://\S+[?&]name=kernelmcp&config=(\S+)$", page, re.M)
+    [vscode] = re.findall(r"^    vscode:mcp/install\?(\S+)$", page, re.M)
+    entry = read(PLUGIN / "mcp.json")["mcpServers"]["kernelmcp"]
+    wanted = {"command": entry["command"], "args": [part.partition("==")[0] for part in entry["args"]]}
+    assert json.loads(base64.b64decode(cursor)) == wanted
+    assert json.loads(unquote(vscode)) == {"name": "kernelmcp", **wanted}
