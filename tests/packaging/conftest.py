@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,18 @@ BUILD_DEADLINE_SECONDS = 120
 
 
 @pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of this run share."""
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for what is large, which all workers of this run share. The last one removes it."""
     base = tmp_path_factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    with folder.with_name("shared.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        folder.mkdir(exist_ok=True)
+        yield folder
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")

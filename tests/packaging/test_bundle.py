@@ -50,9 +50,9 @@ ON_WINDOWS = "import subprocess, runpy, sys; sys.platform = 'win32'; runpy.run_p
 
 
 @pytest.fixture(scope="module")
-def extension(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def extension(wheel: Path, run_folder: Path) -> Path:
     """The bundle, unpacked into a folder like Claude Desktop's."""
-    folder = tmp_path_factory.mktemp("bundle")
+    folder = run_folder / "bundle"
     run([ROOT / "scripts" / "bundle", wheel, folder], {**os.environ, "PYTHON": sys.executable})
     [bundle] = folder.glob("*.mcpb")
     unpacked = folder / "Claude Extensions" / "kernelmcp"
