@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -14,10 +15,14 @@ import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from kernelmcp.version import __version__
+
 from ..kept import kept
+from .conftest import ROOT
 
 INSTALL_SECONDS, RUN_SECONDS = 900, 300
 BIN = Path(sys.executable).parent
+PAGE = ROOT / "docs" / "installation.md"
 Way = Callable[[Path, Path, dict[str, str]], list[str | Path]]
 """Installs a wheel, with a folder and variables of its own, and returns the command of the server."""
 _FOREIGN = ("KERNELMCP_", "XDG_", "PYTHON", "VIRTUAL_ENV", "CLAUDE", "UV_PYTHON")
@@ -70,24 +75,37 @@ def npm_folder(package: str) -> Path:
     return kept(package.rpartition("/")[2], fill)
 
 
+def documented(beginning: str) -> str:
+    """The command of docs/installation.md that begins so."""
+    [line] = re.findall(rf"^    ({beginning} .*)$", PAGE.read_text("utf-8"), re.M)
+    return line
+
+
+def in_shell(line: str, wheel: Path, folder: Path, env: Mapping[str, str]) -> str:
+    """What a command of the page prints, in a folder with dist/."""
+    (folder / "dist").symlink_to(wheel.parent)
+    return run(["/bin/sh", "-c", line], env, cwd=folder)
+
+
 def with_uvx(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
+    assert in_shell(documented("uvx"), wheel, folder, env) == f"kernelmcp {__version__}\n"
     return [BIN / "uvx", "--from", wheel, "kernelmcp"]
 
 
 def with_uv_tool(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
-    run([BIN / "uv", "tool", "install", "--quiet", wheel], env)
+    in_shell(documented("uv tool"), wheel, folder, env)
     return [Path(env["HOME"], ".local", "bin", "kernelmcp")]
 
 
 def with_pipx(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
-    run([BIN / "uvx", "--quiet", "pipx", "install", "--quiet", wheel], env)
+    in_shell(f"uvx {documented('pipx')}", wheel, folder, env)
     return [Path(env["HOME"], ".local", "bin", "kernelmcp")]
 
 
 def with_pip(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
     venv.create(folder / "environment")  # this environment's pip is newer than one that venv would bring
-    pip = [sys.executable, "-m", "pip", "--python", folder / "environment" / "bin" / "python"]
-    run([*pip, "install", "--quiet", "--no-compile", wheel], env)
+    own = f"{sys.executable} -m pip --python environment/bin/python"
+    in_shell(f"{own} {documented('pip').removeprefix('pip ')}", wheel, folder, env | {"PIP_NO_COMPILE": "1"})
     return [folder / "environment" / "bin" / "kernelmcp"]
 
 

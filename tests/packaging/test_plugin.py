@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import ROOT
-from .installed import first_results, fresh_environment, npm_folder, run
+from .installed import documented, first_results, fresh_environment, npm_folder, run
 
 pytestmark = pytest.mark.slow
 
@@ -44,8 +44,9 @@ def test_claude_code_accepts_installs_and_starts_it(env: dict[str, str], tmp_pat
 
     for manifest in (ROOT, PLUGIN):
         assert "Validation passed" in plugin("validate", "--strict", manifest)
-    plugin("marketplace", "add", ROOT)
-    plugin("install", "kernelmcp@kernelmcp")
+    shell = env | {"PATH": f"{claude.parent}:{env['PATH']}"}
+    for command in ("marketplace", "install"):
+        run(["/bin/sh", "-c", documented(f"claude plugin {command}")], shell, cwd=ROOT)
     assert re.search(r"Skills \(3\) +notebook, sandboxed-kernel, sessions$", plugin("details", "kernelmcp"), re.M)
     assert re.search(
         r"^plugin:kernelmcp:kernelmcp: .* Connected$", run([claude, "mcp", "list"], env, cwd=project), re.M
