@@ -33,6 +33,7 @@ from kernelmcp.mcp_server.tools.contract_tool import add_headers
 from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.fleet_calls import FleetCalls
+from kernelmcp.mcp_server.tools.icons import CODE, FILE, PACKAGE, SERVER, SESSION, icon, with_icon
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.mcp_server.tools.repeated_calls import RepeatedCalls
 from kernelmcp.mcp_server.tools.session_tools import SessionTools
@@ -102,10 +103,10 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         execution_tools = ExecutionTools(settings, registry, callers, runtimes, client_log, views)
         running, skills = Tasks(settings, registry, callers, structured, execution_tools), Skills(home, callers)
         tools = [
-            *execution_tools.all(),
-            *SessionTools(settings, registry, callers, runtimes).all(),
-            *PackageTools(settings, registry, callers).all(),
-            *FileTools(settings, registry, callers, runtimes.about_imports).all(),
+            *with_icon(CODE, execution_tools.all()),
+            *with_icon(SESSION, SessionTools(settings, registry, callers, runtimes).all()),
+            *with_icon(PACKAGE, PackageTools(settings, registry, callers).all()),
+            *with_icon(FILE, FileTools(settings, registry, callers, runtimes.about_imports).all()),
         ]
         if over_http:
             for tool in tools:
@@ -115,6 +116,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             settings.config.server.name,
             title="kernelmcp",
             version=__version__,
+            icons=[icon(SERVER)],
             instructions=_instructions(settings, runtimes, over_http),
             tools=[tool for tool in tools if enabled is None or tool.name in enabled],
             log_level="WARNING",

@@ -14,7 +14,11 @@ CHANGES = "# Changelog\n\n## [Unreleased]\n\n## [1.2.3] - 2026-11-25\n"
 # Builds empty archives, and an environment whose kernelmcp says $SAYS.
 PYTHON = """#!/usr/bin/env bash
 set -euo pipefail
-case $2 in
+if [[ $1 == scripts/version.py && -e other-version ]]; then
+  echo "not 1.2.3: server.json" >&2
+  exit 1
+fi
+case ${2-} in
   "import sys;"*) echo "$0" ;;
   hatchling) touch "${@: -1}/kernelmcp-1.2.3.tar.gz" ;;
   pip) touch "${@: -2:1}/kernelmcp-1.2.3-py3-none-any.whl" ;;
@@ -39,6 +43,7 @@ class Tree:
             self._environment |= {f"GIT_{role}_NAME": "test", f"GIT_{role}_EMAIL": "test@localhost"}
         self.write("scripts/check", "#!/bin/sh\n")
         self.write("scripts/test", "#!/bin/sh\necho tested >ignored\n")
+        self.write("scripts/bundle", '#!/bin/sh\ntouch "${1%-py3-none-any.whl}.mcpb"\n')
         self.write("python", PYTHON)
         self.write("kernelmcp/version.py", '__version__ = "1.2.3"\n')
         self.write("CHANGELOG.md", CHANGES)
@@ -83,13 +88,13 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def test_a_release_has_an_annotated_tag_and_two_archives(tree: Tree) -> None:
+def test_a_release_has_an_annotated_tag_two_archives_and_an_extension(tree: Tree) -> None:
     done = tree.release()
     assert done.returncode == 0, done.stderr
     assert tree.git("cat-file", "-t", "v1.2.3") == "tag"
     assert tree.git("rev-parse", "v1.2.3^{commit}") == tree.git("rev-parse", "HEAD")
     archives = {file.name for file in (tree.folder / "dist").iterdir()}
-    assert archives == {"kernelmcp-1.2.3.tar.gz", "kernelmcp-1.2.3-py3-none-any.whl"}
+    assert archives == {"kernelmcp-1.2.3.tar.gz", "kernelmcp-1.2.3-py3-none-any.whl", "kernelmcp-1.2.3.mcpb"}
     assert (tree.folder / "ignored").exists()
 
 
@@ -97,7 +102,7 @@ def test_a_dry_run_makes_no_tag(tree: Tree) -> None:
     done = tree.release("--dry-run", "--skip-tests")
     assert done.returncode == 0, done.stderr
     assert tree.git("tag") == ""
-    assert len(list((tree.folder / "dist").iterdir())) == 2
+    assert len(list((tree.folder / "dist").iterdir())) == 3
     assert not (tree.folder / "ignored").exists()
 
 
@@ -120,6 +125,12 @@ def test_no_version_and_one_that_has_a_tag_are_refused(tree: Tree) -> None:
     tree.write("kernelmcp/version.py", '__version__: str = ""\n')
     tree.commit()
     tree.refuses("has no version")
+
+
+def test_another_version_in_another_file_is_refused(tree: Tree) -> None:
+    tree.write("other-version", "")
+    tree.commit()
+    tree.refuses("not 1.2.3: server.json")
 
 
 def test_an_unknown_option_is_refused(tree: Tree) -> None:

@@ -1,7 +1,10 @@
 """Sessions, errors, resources: through a real client."""
 
 import json
+import re
 from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import anyio
 import jsonschema
@@ -102,6 +105,19 @@ async def test_the_listed_tools_have_titles_annotations_and_output_schemas(conne
             assert tool.annotations.read_only_hint is not None
             assert tool.input_schema["additionalProperties"] is False
         assert tools["destroy_session"].annotations.destructive_hint
+
+
+async def test_the_server_and_its_tools_have_icons_that_load_nothing(connect: Connect) -> None:
+    async with connect() as client:
+        listed = (await client.list_tools()).tools
+        shown = [client.server_info.icons, *(tool.icons for tool in listed)]
+        assert sum(len(tool.icons[0].src) for tool in listed) < 3200
+        assert len({icons[0].src for icons in shown}) == 5
+        for [icon] in shown:
+            scheme, _, svg = icon.src.partition(",")
+            assert scheme == "data:image/svg+xml"
+            assert ElementTree.fromstring(unquote(svg)).tag == "{http://www.w3.org/2000/svg}svg"
+            assert re.findall(r"href|url|script", unquote(svg)) == []
 
 
 async def test_a_session_is_created_once_and_described(connect: Connect) -> None:
