@@ -8,6 +8,7 @@ const BEGIN_MS = Date.UTC(2026, 0, 1);
 const TICK_MS = 0.01; // each look at the clock takes as long
 const EPOCH = new Date(0);
 const DIRECTORY_BYTES = 4096;
+const PERMISSIONS = 0o777;
 
 let elapsed = 0;
 const tick = () => (elapsed += TICK_MS);
@@ -31,12 +32,14 @@ function fill(view) {
 function plain(found) {
   const size = found.isDirectory() ? DIRECTORY_BYTES : found.size;
   const times = { atimeMs: 0, mtimeMs: 0, ctimeMs: 0, atime: EPOCH, mtime: EPOCH, ctime: EPOCH };
-  return Object.assign(found, { ...times, dev: 1, ino: 1, nlink: 1, uid: 0, gid: 0, size, blocks: Math.ceil(size / 512) });
+  const mode = (found.mode & ~PERMISSIONS) | (found.isDirectory() ? 0o755 : 0o644);
+  return Object.assign(found, { ...times, mode, dev: 1, ino: 1, nlink: 1, uid: 0, gid: 0, size, blocks: Math.ceil(size / 512) });
 }
 
 /** From now on, in the whole process. @param {string} program the name that Python has for it */
 export function makeReproducible(program) {
   process.argv[1] = program;
+  process.env.TZ = "UTC";
   Date.now = () => Math.floor(BEGIN_MS + tick());
   performance.now = tick;
   Math.random = random;
