@@ -122,6 +122,19 @@ def test_no_version_and_one_that_has_a_tag_are_refused(tree: Tree) -> None:
     tree.refuses("has no version")
 
 
+def test_the_archives_of_a_tag_are_built_from_its_commit_without_tests(tree: Tree) -> None:
+    tree.refuses("this commit has no tag v1.2.3", "--tagged")
+    tree.git("tag", "v1.2.3")
+    done = tree.release("--tagged")
+    assert done.returncode == 0, done.stderr
+    assert len(list((tree.folder / "dist").iterdir())) == 2
+    assert not (tree.folder / "ignored").exists()
+    shutil.rmtree(tree.folder / "dist")
+    tree.write("CHANGELOG.md", f"{CHANGES}\n")
+    tree.commit()
+    tree.refuses("this commit has no tag v1.2.3", "--tagged")
+
+
 def test_an_unknown_option_is_refused(tree: Tree) -> None:
     tree.refuses("unknown option: --dryrun", "--dryrun")
 
