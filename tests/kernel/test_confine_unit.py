@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from kernelmcp_kernel.languages.python.image import plain_image
 from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.directory import PrivateDirectory, SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import give_to_guest, spawn_guest
-from kernelmcp_kernel.sandbox import cgroup, seatbelt
+from kernelmcp_kernel.sandbox import cgroup
 from kernelmcp_kernel.sandbox.confined_process import Policy
 from kernelmcp_kernel.sandbox.elf import linked_files
 
@@ -89,11 +90,18 @@ def test_what_node_is_linked_against_is_found_without_running_it() -> None:
     assert linked_files(Path(__file__)) == []
 
 
-def test_the_seatbelt_profile_denies_first_and_quotes_what_it_allows() -> None:
-    text = seatbelt.profile(["/a b"], ['/w"(allow default)'], ["/node"])
-    lines = text.splitlines()
-    assert lines[1] == "(deny default)"
-    assert "(deny network*)" in lines
-    assert '(allow file-write* (subpath "/w\\"(allow default)"))' in lines
-    with pytest.raises(ValueError, match="not an absolute path"):
-        seatbelt.profile(["relative"], [], [])
+WITHOUT_CLOSE_RANGE = """
+import os, resource, sys
+from kernelmcp_kernel.sandbox import enter
+os.dup2(1, 700)
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+sys.platform = "darwin"
+enter._close_from(3)
+sys.platform = "linux"
+print(sorted(name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")))
+"""
+
+
+def test_descriptors_above_a_lowered_limit_are_closed_where_linuxs_call_is_not() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_CLOSE_RANGE], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "['0', '1', '2']\n", done.stderr
