@@ -66,6 +66,7 @@ class RuntimeBuildHook(BuildHookInterface[Any]):
             found = sbom(root, self.metadata.version)
         except SbomError as error:
             self.app.abort(f"kernelmcp: {error}")
+            raise
         file = self.scratch / "kernelmcp.cdx.json"
         file.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
         return file

@@ -116,8 +116,9 @@ class _Tree:
         name = canonicalize_name(found.name)
         files = [str(file) for file in found.files or []]
         texts = [file for file in files if re.search(r"\.dist-info/(licenses/)?(?i:licen[cs]e)[^/]*$", file)]
-        stated = found.metadata.get("License-Expression") or self.known.get(name, {}).get("license")
-        stated = stated or ("MIT" if found.metadata.get("License") == "MIT" else None)
+        metadata: Json = dict(found.metadata.json)
+        stated = metadata.get("license_expression") or self.known.get(name, {}).get("license")
+        stated = stated or ("MIT" if metadata.get("license") == "MIT" else None)
         tops = sorted({file.split("/")[0] for file in files} - {"..", "__pycache__"})
         return self._component(
             name,
