@@ -1,10 +1,11 @@
 """Hatchling's hook: builds what the guests of each language run on, and the libraries that draw charts in views, before
-a wheel (an editable one too) is packed."""
+a wheel (an editable one too) is packed, and writes the wheel's SBOM."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import re
 import shutil
 import sys
@@ -45,8 +46,8 @@ class RuntimeBuildHook(BuildHookInterface[Any]):
             build_chart_libraries(root)
         except BuildError as error:
             self.app.abort(f"kernelmcp: {error}")
+        self.scratch = Path(tempfile.mkdtemp(prefix="kernelmcp-wheel-"))
         if version == "editable":
-            self.scratch = Path(tempfile.mkdtemp(prefix="kernelmcp-editable-"))
             texts = {
                 "_kernelmcp_finder.py": FINDER.format(root=str(root)),
                 "_kernelmcp_finder.pth": "import _kernelmcp_finder\n",
@@ -54,10 +55,24 @@ class RuntimeBuildHook(BuildHookInterface[Any]):
             for name, text in texts.items():
                 (self.scratch / name).write_text(text, "utf-8")
                 build_data["force_include_editable"][str(self.scratch / name)] = name
+        else:
+            build_data["sbom_files"].append(str(self._write_sbom(root)))
+
+    def _write_sbom(self, root: Path) -> Path:
+        sys.path.append(str(root / "scripts"))
+        from sbom import SbomError, sbom
+
+        try:
+            found = sbom(root, self.metadata.version)
+        except SbomError as error:
+            self.app.abort(f"kernelmcp: {error}")
+            raise
+        file = self.scratch / "kernelmcp.cdx.json"
+        file.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        return file
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if version == "editable":
-            shutil.rmtree(self.scratch)
+        shutil.rmtree(self.scratch)
 
 
 def build_chart_libraries(root: Path) -> None:

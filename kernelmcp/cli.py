@@ -27,6 +27,7 @@ kernelmcp: waiting for an MCP client to speak on stdin. A client starts this com
 claude-desktop` sets one up, `kernelmcp demo` shows a session, `kernelmcp --help` lists the rest. Ctrl-D ends it.
 """
 ON_WINDOWS = "kernelmcp: it needs Linux or macOS. On Windows, install it inside WSL and run the same command there.\n"
+ON_OLD_MACOS = "kernelmcp: on macOS it needs Python 3.13 or newer: earlier ones have no os.waitid there.\n"
 INSTALL_CLIENTS = (
     *("claude-desktop", "claude-code", "cursor", "vscode", "codex"),
     *("gemini-cli", "windsurf", "zed", "opencode"),
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     if sys.platform == "win32":
         sys.stderr.write(ON_WINDOWS)
+        return EXIT_REFUSED
+    if not hasattr(os, "waitid"):
+        sys.stderr.write(ON_OLD_MACOS)
         return EXIT_REFUSED
     try:
         return int(parsed.run(parsed))

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -79,6 +80,22 @@ class Peak:
             return await work
         finally:
             watcher.cancel()
+
+
+def measure_version(rounds: int) -> list[Row]:
+    """The command that does nothing else, beside an interpreter that does nothing at all."""
+    commands = {
+        NATIVE: [sys.executable, "-c", "pass"],
+        OURS: [Path(sys.executable).with_name("kernelmcp"), "--version"],
+    }
+    times: dict[str, list[float]] = {NATIVE: [], OURS: []}
+    for _ in range(rounds):
+        for name, command in commands.items():
+            start = time.perf_counter()
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            times[name].append((time.perf_counter() - start) * 1e3)
+    note = "beside `python -c pass`; its own bar is 150 ms"
+    return [Row("`kernelmcp --version`", "ms", p50(times[OURS]), p50(times[NATIVE]), 5, note)]
 
 
 async def measure_start(context: zmq.asyncio.Context, folder: Path, rounds: int) -> tuple[list[Row], float]:
@@ -260,6 +277,7 @@ async def call(client: Client, code: str, **arguments: Any) -> Any:
 async def measure(rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="kmb-") as name:
         rows = [Row(*found) for found in await measure_confinement(Path(name), rounds)]
+    rows += measure_version(max(5, rounds // 10))
     context = zmq.asyncio.Context()
     context.setsockopt(zmq.RECONNECT_IVL, 5)
     context.setsockopt(zmq.RCVHWM, 0)

@@ -27,7 +27,7 @@ NEEDS = {
     "jupyter-server": ">=2.20,<3",
     "jupyter-server-ydoc": ">=3.0.4,<3.1",
     "jupyterlab-widgets": ">=3,<4",
-    "nh3": ">=0.3",
+    "nh3": ">=0.3.2",
 }
 INSTALL = "pip install " + " ".join(f"'{name}{wanted}'" for name, wanted in NEEDS.items())
 TOKEN_BYTES = 24

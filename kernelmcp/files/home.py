@@ -38,7 +38,7 @@ from kernelmcp.files.safe_open import delete_for_good, delete_tree, empty_tree
 from kernelmcp.files.tree_copy import FILES, Copied, copy_tree, save_checkpoint
 from kernelmcp.files.workspace import Quota
 
-# A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
+# A Unix socket's path has at most 108 bytes with the final NUL, on macOS 104; ours end in "/<kernel>-5".
 MAX_RUNTIME_PATH_BYTES = 90
 LOCK_SETTLE_SECONDS = 2.0
 # The format of a home. Increase it if an earlier version would lose or misread data.

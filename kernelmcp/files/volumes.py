@@ -4,6 +4,7 @@ A guest's process gets their paths at its start, read-only or writable (enforced
 model), so an invalid one is rejected before anything runs.
 """
 
+import contextlib
 import os
 import re
 import site
@@ -64,8 +65,10 @@ def check_places(settings: Settings) -> None:
 
 def _is_in_its_place(volume: Volume) -> bool:
     try:
+        with contextlib.suppress(FileNotFoundError):  # another check's
+            volume.path.resolve(strict=True)
         return volume.path.resolve() == volume.place == volume.place.resolve()
-    except (OSError, RuntimeError):  # circular links
+    except (OSError, RuntimeError):  # circular links, which since Python 3.13 only a strict `resolve` refuses
         return False
 
 

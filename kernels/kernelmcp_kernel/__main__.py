@@ -24,6 +24,8 @@ from kernelmcp_kernel.settings import settings
 
 def main() -> None:
     """Parse the command line and serve."""
+    if not hasattr(os, "waitid"):
+        sys.exit("kernelmcp: on macOS it needs Python 3.13 or newer: earlier ones have no os.waitid there")
     umask = os.umask(0o077)
     os.umask(umask | 0o022)  # nobody else may write files that other kernels use: packages, images
     guests = os.environ.get("KERNELMCP_UMASK") or f"{(umask | 0o002) & 0o077:o}"  # from the server, or Jupyter's own

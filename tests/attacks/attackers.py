@@ -38,8 +38,9 @@ from .world import World
 PROGRAMS = Path(__file__).parent / "programs"
 SECONDS = 30.0
 
-# What may be left out, and in the last column all of it.
-LAYERS = ("permission", "globals", "environment", *(layer for layer in OS_LAYERS if layer != "seatbelt"))
+# What may be left out, and in the last column all of it. Of the system's layers, those that this one has.
+ELSEWHERE = {"seatbelt"} if sys.platform == "linux" else {"landlock", "seccomp"}
+LAYERS = ("permission", "globals", "environment", *(layer for layer in OS_LAYERS if layer not in ELSEWHERE))
 # The flags of Node that make up its wall, as `runtime` has them.
 HARDENING = (
     "--permission",

@@ -162,3 +162,20 @@ def test_landlock_allows_nothing_where_a_link_has_come(tmp_path: Path) -> None:
         )
         assert said in done.stderr
         assert done.returncode == bool(said)
+
+
+WITHOUT_CLOSE_RANGE = """
+import os, resource, sys
+from kernelmcp_kernel.sandbox import enter
+os.dup2(1, 700)
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+sys.platform = "darwin"
+enter._close_from(3)
+sys.platform = "linux"
+print(sorted(name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")))
+"""
+
+
+def test_descriptors_above_a_lowered_limit_are_closed_where_linuxs_call_is_not() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_CLOSE_RANGE], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "['0', '1', '2']\n", done.stderr

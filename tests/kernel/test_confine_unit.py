@@ -13,7 +13,7 @@ from kernelmcp_kernel.languages.python.image import plain_image
 from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.directory import PrivateDirectory, SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import give_to_guest, spawn_guest
-from kernelmcp_kernel.sandbox import cgroup, seatbelt
+from kernelmcp_kernel.sandbox import cgroup
 from kernelmcp_kernel.sandbox.confined_process import Policy
 from kernelmcp_kernel.sandbox.elf import linked_files
 
@@ -87,13 +87,3 @@ def test_what_node_is_linked_against_is_found_without_running_it() -> None:
     names = {os.path.basename(path) for path in linked_files(node_binary())}
     assert any(name.startswith("ld-") for name in names), names
     assert linked_files(Path(__file__)) == []
-
-
-def test_the_seatbelt_profile_denies_first_and_quotes_what_it_allows() -> None:
-    text = seatbelt.profile(["/a b"], ['/w"(allow default)'], ["/node"])
-    lines = text.splitlines()
-    assert lines[1] == "(deny default)"
-    assert "(deny network*)" in lines
-    assert '(allow file-write* (subpath "/w\\"(allow default)"))' in lines
-    with pytest.raises(ValueError, match="not an absolute path"):
-        seatbelt.profile(["relative"], [], [])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD_DEADLINE_SECONDS = 120
+BUILD_DEADLINE_SECONDS = 300
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +41,11 @@ def wheel(run_folder: Path) -> Path:
         return next(folder.iterdir()) if folder.exists() else pack("wheel", folder)
 
 
-def pack(target: str, folder: Path) -> Path:
+def pack(target: str, folder: Path, root: Path = ROOT, **environment: str) -> Path:
+    """An archive of a source tree."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=BUILD_DEADLINE_SECONDS)
+    environment = os.environ | {"SOURCE_DATE_EPOCH": "1767225600"} | environment
+    subprocess.run(command, cwd=root, env=environment, check=True, capture_output=True, timeout=BUILD_DEADLINE_SECONDS)
     (archive,) = folder.iterdir()
     return archive
 

@@ -133,6 +133,19 @@ def test_another_version_in_another_file_is_refused(tree: Tree) -> None:
     tree.refuses("not 1.2.3: server.json")
 
 
+def test_the_archives_of_a_tag_are_built_from_its_commit_without_tests(tree: Tree) -> None:
+    tree.refuses("this commit has no tag v1.2.3", "--tagged")
+    tree.git("tag", "v1.2.3")
+    done = tree.release("--tagged")
+    assert done.returncode == 0, done.stderr
+    assert len(list((tree.folder / "dist").iterdir())) == 3
+    assert not (tree.folder / "ignored").exists()
+    shutil.rmtree(tree.folder / "dist")
+    tree.write("CHANGELOG.md", f"{CHANGES}\n")
+    tree.commit()
+    tree.refuses("this commit has no tag v1.2.3", "--tagged")
+
+
 def test_an_unknown_option_is_refused(tree: Tree) -> None:
     tree.refuses("unknown option: --dryrun", "--dryrun")
 

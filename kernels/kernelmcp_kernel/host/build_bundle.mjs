@@ -95,7 +95,14 @@ fs.writeFileSync(bundle, text);
 
 // A guest as any other, but with all files. It writes what V8 has compiled when it ends, because descriptor 3 does. V8 compiles what
 // ran for a while, at once: which functions those are does not depend on the machine's speed.
-const TRAINING_FLAGS = ["--allow-natives-syntax", "--wasm-sync-tier-up", "--wasm-tiering-budget=100000", "--no-flush-bytecode"];
+const TRAINING_FLAGS = [
+  "--allow-natives-syntax",
+  "--wasm-sync-tier-up",
+  "--wasm-tiering-budget=100000",
+  "--no-flush-bytecode",
+  "--hash-seed=1", // two builds make the same code; who loads it has a random seed
+  "--random-seed=1",
+];
 const training = fs.readFileSync(path.join(HOST, "../inside/kernelmcp_guest/training.py"), "utf8");
 const TRAINING_MS = 120_000; // it takes 2 s
 const small = Array(100).fill("x = 1");

@@ -6,12 +6,14 @@ import { saveImage } from "./image.mjs";
 import { leave } from "./leave.mjs";
 import { Recorder } from "./libraries.mjs";
 import { loadRuntime, mount, mountPackage } from "./pyodide.mjs";
+import { makeReproducible } from "./reproducible.mjs";
 
 const [runtime, inside, file, buildId, packages, modules] = process.argv.slice(2);
 if (!runtime || !inside || !file || !buildId) throw new Error("usage: build_image.mjs RUNTIME INSIDE IMAGE BUILD_ID");
 
 const INSIDE = "/lib/kernelmcp"; // guest code keeps this file name in tracebacks
 
+makeReproducible("build_image.mjs");
 const recorder = new Recorder();
 const pyodide = await loadRuntime(runtime, recorder);
 mount(pyodide, inside, INSIDE);

@@ -10,7 +10,8 @@ const zlib = require("node:zlib");
 const LEAD_BYTES = 256;
 const [FLAGS_AT, FLAGS_END] = [12, 16]; // V8's hash of its flags, in code of both kinds
 // The limit of WebAssembly's memory is a flag, too, and sessions have different ones; the others are for making only.
-const OTHERWISE_EQUAL = /^--(allow-fs-|wasm-max-mem-pages=|allow-natives-syntax|wasm-sync-tier-up|wasm-tiering-budget=|no-flush-bytecode)/;
+const OTHERWISE_EQUAL =
+  /^--(allow-fs-|wasm-max-mem-pages=|allow-natives-syntax|wasm-sync-tier-up|wasm-tiering-budget=|no-flush-bytecode|hash-seed=|random-seed=)/;
 // Only V8's own functions for its tests save and load a module's machine code. A guest has their syntax switched off: it loads the
 // calls that it needs as compiled code. Where the address space is limited, V8 has no guard pages behind a memory, which this machine
 // code relies on.
@@ -121,7 +122,7 @@ function writeNative(wasm, module) {
 /** @param {Buffer | undefined} cachedData */
 function start(cachedData) {
   const script = new vm.Script(bundled.toString("latin1"), {
-    filename: `${bundle}?pyodide.asm.mjs`, // by this name Pyodide knows its own lines, which tracebacks leave out
+    filename: "boot.js?pyodide.asm.mjs", // by this name Pyodide knows its own lines, which tracebacks leave out
     cachedData,
     importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
   });

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 # Increase it when `build` makes a different result from the same inputs.
-FORMAT = "format 1"
+FORMAT = "format 2"
 
 
 class BuildError(Exception):

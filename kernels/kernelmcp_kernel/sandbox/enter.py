@@ -84,9 +84,11 @@ def _rights(policy: Policy) -> dict[str, int]:
 
 
 def _close_from(first: int) -> None:
-    # The system call first: inherited descriptors may be above a limit that was lowered since.
-    if sys.platform != "linux" or ctypes.CDLL(None).syscall(_CLOSE_RANGE, first, ctypes.c_uint(~0), 0) != 0:
-        os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    if sys.platform == "linux" and ctypes.CDLL(None).syscall(_CLOSE_RANGE, first, ctypes.c_uint(~0), 0) == 0:
+        return
+    # Not up to the limit: inherited descriptors may be above one that was lowered since, and macOS's may be endless.
+    last = max(int(name) for name in os.listdir("/dev/fd"))
+    os.closerange(first, last + 1)
 
 
 def _apply_limits(policy: Policy) -> None:

@@ -6,7 +6,6 @@ Built when kernelmcp is installed. Not used if the sources have changed since.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 
 from kernelmcp_kernel.runtime.build_identity import FORMAT, digest, node_binary
@@ -14,6 +13,7 @@ from kernelmcp_kernel.runtime.npm import run_program
 
 BUNDLE = "node_modules/kernelmcp-bundle"
 _STAMP = "stamp"
+_ALIASES = ".aliases"
 _MAIN = "javascript_guest.mjs"
 # An `import` of one of these loads all its exports, including file streams: 10 ms.
 _OF_NODE = ("fs", "net", "path", "process", "zlib")
@@ -26,12 +26,18 @@ def make_bundle(folder: Path) -> None:
     program = [node_binary(), modules / "esbuild-wasm" / "bin" / "esbuild", folder / _MAIN]
     options = ["--bundle", "--platform=node", "--format=esm", "--target=node24", "--log-level=warning"]
     options += ["--minify-whitespace", "--minify-syntax"]  # names are kept for tracebacks
-    with tempfile.TemporaryDirectory(prefix=".bundle-", dir=modules) as scratch:
+    options.append("--tsconfig-raw={}")  # a parent folder may have one, which an installation's sources have not
+    aliases = modules / _ALIASES
+    aliases.mkdir()
+    try:
         for name in _OF_NODE:
-            file = Path(scratch, f"{name}.mjs")
+            file = aliases / f"{name}.mjs"
             file.write_text(f'export default process.getBuiltinModule("node:{name}");\n', "utf-8")
             options.append(f"--alias:node:{name}={file}")
-        run_program("esbuild", [*program, *options, f"--outfile={bundle / _MAIN}"])
+        # esbuild names modules by their paths from here, and the bundle must not depend on where it was made.
+        run_program("esbuild", [*program, *options, f"--outfile={bundle / _MAIN}"], cwd=folder)
+    finally:
+        shutil.rmtree(aliases)
     shutil.copytree(folder / "world", bundle / "world")
     shutil.copyfile(modules / _WEBASSEMBLY, bundle / Path(_WEBASSEMBLY).name)
     (bundle / _STAMP).write_text(sources(folder), "utf-8")

@@ -146,6 +146,10 @@ def _fetch_site(lock_dir: Path, target: Path) -> None:
     for name in _PRUNED_ANYWHERE:
         for folder in list(target.rglob(name)):
             shutil.rmtree(folder, ignore_errors=True)
+    for record in target.glob("*.dist-info/RECORD"):
+        # Without what was pruned: the checksums of programs depend on where they would have been.
+        lines = record.read_text("utf-8").splitlines(keepends=True)
+        record.write_text("".join(line for line in lines if (target / line.split(",")[0]).exists()), "utf-8")
 
 
 def _put_in_place(unfinished: Path, runtime: Path) -> None:
