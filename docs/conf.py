@@ -21,6 +21,7 @@ exclude_patterns = [".*", "build", "kernels", "kernelmcp", "notebooks", "tests",
 myst_heading_anchors = 4
 # A block that names no language is none.
 highlight_language = "none"
+suppress_warnings = ["misc.highlighting_failure"]  # a cell of Python may have IPython's `name?`
 
 html_theme = "sphinx_book_theme"
 html_title = "kernelmcp"
