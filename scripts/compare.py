@@ -42,6 +42,8 @@ ENVIRONMENTS = ROOT / ".cache" / "compare"
 BASELINE = "ipykernel"
 PATIENCE_SECONDS = 120
 LIMIT_SECONDS = 5
+# Output that an engine loses now and then is no wall against an attack, and a variable is there without it.
+ATTEMPTS = 5
 # Of a loop that nobody stops.
 LOOP = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
 PICTURE = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()"
@@ -80,7 +82,7 @@ class Found:
 
 
 async def measure(environment: Environment, found: Found, calls: int, *, all_of_it: bool) -> None:
-    """One start of an engine."""
+    """One start of an engine: what it can do, or what it costs."""
     before = set(psutil.Process().children(recursive=True))
     with tempfile.TemporaryDirectory(prefix="kmc-") as folder:
         work = Path(folder)
@@ -90,27 +92,36 @@ async def measure(environment: Environment, found: Found, calls: int, *, all_of_
             async with environment.beside(work) as named:
                 begun = time.perf_counter()
                 async with environment.started(work, named) as run:
-                    if "42" not in (await run("x = 41\nprint(x + 1)")).text:
-                        raise NotRunHere("its first call failed")
-                    found.first_ms.append((time.perf_counter() - begun) * 1000)
+                    if not await _says_42(run, "x = 41\nprint(x + 1)"):
+                        raise NotRunHere("its first call had no result")
+                    first_ms = (time.perf_counter() - begun) * 1000
+                    if world is not None:
+                        await _qualities(run, found)
+                        found.through = await _attacks(run, world)
+                        await _time_limit(run, found)
+                        found.looked_at = True
+                        return
                     times: list[float] = []
                     for _ in range(calls):
                         start = time.perf_counter()
                         await run("x += 1")
                         times.append((time.perf_counter() - start) * 1000)
+                    found.first_ms.append(first_ms)
                     found.call_ms.append(statistics.median(times))
                     found.pss_mb.append(_pss_mb(before))
-                    if world is not None:
-                        await _qualities(run, found)
-                        found.through += await _attacks(run, world)
-                        await _time_limit(run, found)
-                        found.looked_at = True
+
+
+async def _says_42(run: Run, code: str) -> bool:
+    for _ in range(ATTEMPTS):
+        if (await run(code)).text.strip() == "42":
+            return True
+    return False
 
 
 async def _qualities(run: Run, found: Found) -> None:
     for name, (first, second) in STATE.items():
         await run(first)
-        if "42" in (await run(second)).text:
+        if await _says_42(run, second):
             found.kept.append(name)
     answer = await run(PICTURE)
     if answer.pictures:
@@ -129,7 +140,7 @@ async def _time_limit(run: Run, found: Found) -> None:
         return
     found.stopped = "variables lost"
     with suppress(Exception):
-        if (await asyncio.wait_for(run("print(survivor)"), PATIENCE_SECONDS)).text.strip() == "42":
+        if await asyncio.wait_for(_says_42(run, "print(survivor)"), PATIENCE_SECONDS):
             found.stopped = "yes, variables kept"
 
 
@@ -143,12 +154,14 @@ async def _attacks(run: Run, world: World) -> list[str]:
         world.reset()
         targets = f"json.loads({json.dumps(world.targets())!r})"
         cell = f"import json, os\n{ast.unparse(functions[name])}\nprint({name}({targets}))"
-        text = ""
-        with suppress(Exception):
-            text = (await asyncio.wait_for(run(cell), PATIENCE_SECONDS)).text
-        # Whatever the engine starts for itself is no evidence, so it is not its process that is looked at.
-        if await world.evidence(text, world.victim.pid):
-            through.append(name)
+        for _ in range(ATTEMPTS):
+            text = ""
+            with suppress(Exception):
+                text = (await asyncio.wait_for(run(cell), PATIENCE_SECONDS)).text
+            # Whatever the engine starts for itself is no evidence, so it is not its process that is looked at.
+            if await world.evidence(text, world.victim.pid):
+                through.append(name)
+                break
     return through
 
 
@@ -177,19 +190,19 @@ async def compare(names: list[str], rounds: int, calls: int) -> dict[str, Found]
             environment.check()
         except NotRunHere as exc:
             results[name].not_run = str(exc)
-    for number in range(rounds):
+    for number in range(rounds + 1):  # the first one also fills the caches of all, and is not timed
         for name, environment in environments.items():
             found = results[name]
             if found.not_run:
                 continue
-            print(f"round {number + 1}: {name}", file=sys.stderr)
+            print(f"round {number}: {name}", file=sys.stderr)
             try:
                 await measure(environment, found, calls, all_of_it=not found.looked_at)
             except Exception as exc:  # noqa: BLE001  # another engine's; the others are still measured
                 found.failed += 1
                 print(f"{name}: {_leaf(exc)!r}", file=sys.stderr)
     for name, found in results.items():
-        if not found.not_run and not found.looked_at:
+        if not found.not_run and not (found.looked_at and found.first_ms):
             found.not_run = environments[name].peer.missing or "something that it does not name"
     return results
 

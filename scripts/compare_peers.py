@@ -85,7 +85,8 @@ PEERS = (
     Peer(
         "ipybox",
         ("ipybox", "mcp<2", "matplotlib"),
-        "isolated with `--sandbox` only, which needs bubblewrap and a program of npm; pictures are files in its folder",
+        "isolated with `--sandbox` only, which needs bubblewrap and a program of npm; a picture is a file; "
+        "a call ends with the kernel's reply, so that output behind it is lost now and then",
         "none by default",
         command=("ipybox",),
         tool="execute_ipython_cell",
@@ -141,18 +142,20 @@ class Environment:
             # matplotlib comes from a local folder of Pyodide's distribution, as the tests have it.
             own |= {"KERNELMCP_HOME": str(work / "home"), "KERNELMCP_SERVER__RUNTIME": str(work / "r")}
             own["KERNELMCP_PACKAGES__PYODIDE_URL"] = str(pyodide_folder())
-        return {name: value for name, value in os.environ.items() if not name.startswith("KERNELMCP_")} | own
+        dropped = ("KERNELMCP_", "PYTHON", "VIRTUAL_ENV")
+        return {name: value for name, value in os.environ.items() if not name.startswith(dropped)} | own
 
     def make(self) -> None:
         """Once. A folder that is there stays as it is: delete it for newer versions."""
         if not self.peer.requirements or self.path.exists():
             return
         uv = [sys.executable, "-m", "uv"]
+        install = [*uv, "pip", "install", "--quiet", "--compile-bytecode"]  # as pip does, and as kernelmcp's own has
         made = self.path.with_name(f"{self.peer.name}.new")
         shutil.rmtree(made, ignore_errors=True)
         for command in (
             [*uv, "venv", "--quiet", "--relocatable", "--python", self.peer.python, str(made)],
-            [*uv, "pip", "install", "--quiet", "--python", str(made / "bin" / "python"), *self.peer.requirements],
+            [*install, "--python", str(made / "bin" / "python"), *self.peer.requirements],
         ):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
