@@ -137,7 +137,6 @@ ELSEWHERE = {
 
 # Of the commands within README's sentences. Its table of clients is test_newcomer.py's.
 README_INLINE = {
-    "kernelmcp demo": Elsewhere(NEWCOMER, "kernelmcp demo"),
     "kernelmcp doctor": Elsewhere(NEWCOMER, "kernelmcp doctor --json"),
     "kernelmcp setup": ELSEWHERE["kernelmcp setup"],
     "kernelmcp serve --transport http": Elsewhere("tests/docs/blocks.py", '"kernelmcp serve --transport http",'),

@@ -15,7 +15,19 @@ from kernelmcp.http.tokens import TokenFile
 from .blocks import BLOCKS, ELSEWHERE, HERE, INLINE, LANGUAGES, README_INLINE, SHELL, Block, Elsewhere, blocks, commands
 from .test_docs_unit import ROOT
 
-PROGRAMS = ("kernelmcp ", "pip ", "python", "jupyter ", "claude ", "docker ", "kubectl ")
+PROGRAMS = (
+    "kernelmcp ",
+    "pip ",
+    "pipx ",
+    "uv ",
+    "uvx ",
+    "npx ",
+    "python3 ",
+    "jupyter ",
+    "claude ",
+    "docker ",
+    "kubectl ",
+)
 TOKENS = ('alice = "..."', 'bob = "..."')
 
 
@@ -33,7 +45,7 @@ def test_every_command_within_the_readmes_sentences_is_run_by_a_test() -> None:
     found = {code for page, code in INLINE if page == "README.md" and code.startswith(PROGRAMS)}
     clients = {code for code in found if re.fullmatch(r"kernelmcp install \S+ --folder ~/kernelmcp", code)}
     assert len(clients) == 9
-    assert {re.sub(r"\s+", " ", code) for code in found - clients} <= set(README_INLINE)
+    assert {re.sub(r"\s+", " ", code) for code in found - clients} == set(README_INLINE)
 
 
 @pytest.mark.parametrize("command", [*ELSEWHERE, *README_INLINE])
