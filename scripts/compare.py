@@ -5,7 +5,7 @@
 Each engine is installed in an environment of its own (.cache/compare; uv finds Python 3.12), started as its
 documentation says, and called by one client. In each round every engine is started once, one after the other, so that
 what else the machine does meets all of them; figures are medians, with the ratio to native ipykernel of the same run.
-Without `--print` the table goes into docs/compare.md, between its two marks. An engine that needs what the machine
+Without `--print` the tables go into docs/compare.md, between its two marks. An engine that needs what the machine
 lacks is listed with what that is.
 """
 
@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -47,19 +47,21 @@ ATTEMPTS = 5
 # Of a loop that nobody stops.
 LOOP = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
 PICTURE = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()"
+# Of every question. It is in no code, and so in no traceback of it.
+RESULT = "271829"
 STATE = {
-    "variables": ("kept = 41", "print(kept + 1)"),
-    "functions": ("def double(n): return 2 * n", "print(double(21))"),
-    "imports": ("import math", "print(math.isqrt(1764))"),
+    "variables": ("kept = 271828", "print(kept + 1)"),
+    "functions": ("def more(n): return n + 1", "print(more(271828))"),
+    "imports": ("import operator", "print(operator.add(271828, 1))"),
 }
-COLUMNS = (
-    *("engine", "isolation", "spawn to first result", "call, p50", "memory (PSS)"),
-    *("state kept", "picture", "loop of 60 s stopped"),
-)
 # Of tests/attacks/programs/guest.py, those that are plain Python: what any engine's code can try.
 ATTACKS = (
     *("open_file", "open_passwd_through_proc", "os_environ", "posix_system", "subprocess_run", "os_kill"),
     *("python_socket", "urllib_request", "ctypes_open", "ctypes_system"),
+)
+COLUMNS = (
+    *("engine", "spawn to first result", "call, p50", "memory (PSS)"),
+    *("state kept", "picture", "loop of 60 s stopped", f"attacks through, of {len(ATTACKS)}"),
 )
 
 
@@ -92,7 +94,7 @@ async def measure(environment: Environment, found: Found, calls: int, *, all_of_
             async with environment.beside(work) as named:
                 begun = time.perf_counter()
                 async with environment.started(work, named) as run:
-                    if not await _says_42(run, "x = 41\nprint(x + 1)"):
+                    if not await _answers(run, "x = 271828\nprint(x + 1)"):
                         raise NotRunHere("its first call had no result")
                     first_ms = (time.perf_counter() - begun) * 1000
                     if world is not None:
@@ -111,9 +113,9 @@ async def measure(environment: Environment, found: Found, calls: int, *, all_of_
                     found.pss_mb.append(_pss_mb(before))
 
 
-async def _says_42(run: Run, code: str) -> bool:
+async def _answers(run: Run, code: str) -> bool:
     for _ in range(ATTEMPTS):
-        if (await run(code)).text.strip() == "42":
+        if RESULT in (await run(code)).text:
             return True
     return False
 
@@ -121,7 +123,7 @@ async def _says_42(run: Run, code: str) -> bool:
 async def _qualities(run: Run, found: Found) -> None:
     for name, (first, second) in STATE.items():
         await run(first)
-        if await _says_42(run, second):
+        if await _answers(run, second):
             found.kept.append(name)
     answer = await run(PICTURE)
     if answer.pictures:
@@ -132,7 +134,7 @@ async def _qualities(run: Run, found: Found) -> None:
 
 async def _time_limit(run: Run, found: Found) -> None:
     """The last one: some engines do not survive it."""
-    await run("survivor = 6 * 7")
+    await run("survivor = 271828")
     begun = time.monotonic()
     with suppress(Exception):
         await asyncio.wait_for(run(LOOP, LIMIT_SECONDS), PATIENCE_SECONDS)
@@ -140,7 +142,7 @@ async def _time_limit(run: Run, found: Found) -> None:
         return
     found.stopped = "variables lost"
     with suppress(Exception):
-        if await asyncio.wait_for(_says_42(run, "print(survivor)"), PATIENCE_SECONDS):
+        if await asyncio.wait_for(_answers(run, "print(survivor + 1)"), PATIENCE_SECONDS):
             found.stopped = "yes, variables kept"
 
 
@@ -211,20 +213,17 @@ def _leaf(exc: BaseException) -> BaseException:
     return _leaf(exc.exceptions[0]) if isinstance(exc, BaseExceptionGroup) else exc
 
 
-def table(results: dict[str, Found]) -> str:
+def tables(results: dict[str, Found]) -> str:
+    """What was measured; and what each is, with its limits."""
     peers = {peer.name: peer for peer in PEERS}
     base = results.get(BASELINE, Found())
-    columns = [*COLUMNS, f"attacks through, of {len(ATTACKS)}", "limits"]
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    rows: list[Sequence[str]] = []
     for name, found in results.items():
-        peer = peers[name]
         title = f"{name} {found.version}".strip()
         if found.failed and found.looked_at:
             title += f" ({found.failed} starts failed)"
         if found.not_run:
-            lines.append(
-                f"| {title} | {peer.isolation} | not run here: needs {found.not_run} | | | | | | | {peer.limits} |"
-            )
+            rows.append([title, f"not run here: needs {found.not_run}", *[""] * (len(COLUMNS) - 2)])
             continue
         figures = [
             _figure(found.first_ms, base.first_ms, "ms"),
@@ -232,18 +231,13 @@ def table(results: dict[str, Found]) -> str:
             _figure(found.pss_mb, base.pss_mb, "MB"),
         ]
         kept = "yes" if len(found.kept) == len(STATE) else ", ".join(found.kept) or "no"
-        cells = [
-            title,
-            peer.isolation,
-            *figures,
-            kept,
-            found.picture,
-            found.stopped,
-            str(len(found.through)),
-            peer.limits,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([title, *figures, kept, found.picture, found.stopped, str(len(found.through))])
+    limits = [(name, peers[name].isolation, peers[name].limits) for name in results]
+    return _table(COLUMNS, rows) + "\n" + _table(("engine", "isolation", "limits"), limits)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (columns, ["---"] * len(columns), *rows))
 
 
 def _figure(ours: list[float], native: list[float], unit: str) -> str:
@@ -272,7 +266,7 @@ def main() -> int:
     if unknown := set(names) - {peer.name for peer in PEERS}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     results = asyncio.run(compare(names, options.rounds, options.calls))
-    text = f"{machine(options.rounds, options.calls)}\n\n{table(results)}\n"
+    text = f"{machine(options.rounds, options.calls)}\n\n{tables(results)}"
     for name, found in results.items():
         print(f"{name}: through: {', '.join(found.through) or 'none'}", file=sys.stderr)
     if options.print:

@@ -102,7 +102,7 @@ PEERS = (
     Peer(
         "mcp-run-python",
         ("mcp-run-python",),
-        "a new interpreter for each call",
+        "each call begins without the variables of the last",
         "WebAssembly, Deno's permissions",
         command=("mcp-run-python", "stdio"),
         tool="run_python_code",

@@ -14,9 +14,13 @@ PAGE = (ROOT / "docs" / "compare.md").read_text("utf-8")
 
 
 def rows(text: str) -> dict[str, dict[str, str]]:
-    """The table, by the engine's name and the column's title."""
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
-    return {line[0].split()[0]: dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
+    """Both tables, by the engine's name and the column's title."""
+    found: dict[str, dict[str, str]] = {}
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        titles, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+        for line in lines:
+            found.setdefault(line[0].split()[0], {}).update(zip(titles, line, strict=True))
+    return found
 
 
 def test_the_page_has_every_engine_with_its_limits() -> None:
