@@ -36,7 +36,7 @@ async def test_four_tasks_cost_few_tokens(model_env: dict[str, str], tmp_path: P
             assert task.saved >= 94, name
             assert task.saved_without_definitions >= 90, name
     for text in (*TASKS["A"].cells, *found["A"].shown):
-        lines = [f"    {line}".rstrip() for line in text.splitlines() if not line.startswith(VARIES)]
+        lines = [line.rstrip() for line in text.splitlines() if not line.startswith(VARIES)]
         assert "\n".join(lines) in GUIDE, "docs/code-mode.md shows this session as it is"
 
 

@@ -86,4 +86,6 @@ def test_the_readmes_commands_lead_to_a_working_server_in_every_client(tmp_path:
     for command in commands:
         run(f"{command} --uninstall", clone, env)
     assert [file for file in files if "kernelmcp" in file.read_text("utf-8")] == []
+    run("pip uninstall --yes kernelmcp", clone, machine)
+    assert not (environment / "bin" / "kernelmcp").exists()
     assert (shared / "sales.csv").exists()

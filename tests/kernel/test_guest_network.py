@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,15 @@ WAYS = {
     "pyxhr": "pyodide.http.pyxhr.post(site + {path!r}, data='sent').text",
     "javascript": "await (await js.fetch(site + {path!r}, method='POST', body='sent')).text()",
 }
+
+
+def test_what_the_page_shows_works(kernel: Kernel, site: Site) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "network.md").read_text("utf-8")
+    [code] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    before = len(site.arrived)
+    ran = kernel.run(code.replace("https://api.example.org", site.url("")))
+    assert ran.status == "ok", ran.error
+    assert [one.path for one in site.arrived[before:]] == ["/items"] * 3
 
 
 @pytest.mark.parametrize("code", WAYS.values(), ids=WAYS.keys())

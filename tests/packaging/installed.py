@@ -77,7 +77,7 @@ def npm_folder(package: str) -> Path:
 
 def documented(beginning: str) -> str:
     """The command of docs/installation.md that begins so."""
-    [line] = re.findall(rf"^    ({beginning} .*)$", PAGE.read_text("utf-8"), re.M)
+    [line] = re.findall(rf"^({beginning} .*)$", PAGE.read_text("utf-8"), re.M)
     return line
 
 

@@ -95,8 +95,8 @@ def test_texts_for_models_name_tools_that_exist() -> None:
 
 def test_the_links_of_the_docs_start_what_the_plugin_starts() -> None:
     page = (ROOT / "docs" / "installation.md").read_text("utf-8")
-    [cursor] = re.findall(r"^    cursor://\S+[?&]name=kernelmcp&config=(\S+)$", page, re.M)
-    [vscode] = re.findall(r"^    vscode:mcp/install\?(\S+)$", page, re.M)
+    [cursor] = re.findall(r"^cursor://\S+[?&]name=kernelmcp&config=(\S+)$", page, re.M)
+    [vscode] = re.findall(r"^vscode:mcp/install\?(\S+)$", page, re.M)
     entry = read(PLUGIN / "mcp.json")["mcpServers"]["kernelmcp"]
     wanted = {"command": entry["command"], "args": [part.partition("==")[0] for part in entry["args"]]}
     assert json.loads(base64.b64decode(cursor)) == wanted
