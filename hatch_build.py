@@ -64,7 +64,8 @@ class RuntimeBuildHook(BuildHookInterface[Any]):
 
         try:
             found = sbom(root, self.metadata.version)
-        except SbomError as error:
+        except (SbomError, KeyError) as error:
+            shutil.rmtree(self.scratch)
             self.app.abort(f"kernelmcp: {error}")
             raise
         file = self.scratch / "kernelmcp.cdx.json"

@@ -15,7 +15,7 @@ release = re.findall(r'"(.+)"', (ROOT / "kernelmcp" / "version.py").read_text("u
 
 extensions = ["myst_parser"]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/*.md"]
+include_patterns = ["*.md", "docs/*.md", "examples/*.md"]
 exclude_patterns = [".*", "build", "kernels", "kernelmcp", "notebooks", "tests", "dist", "**/node_modules"]
 # Anchors as code hosts make them, so that a link with one works on both.
 myst_heading_anchors = 4

@@ -43,7 +43,8 @@ TIMEOUT_SECONDS = 90
 class ByToken(AuthenticationBackend):
     """Put your own authentication here. kernelmcp only asks for `scope["user"]`, and for a name in it.
 
-    It raises for everybody else, so no route below has to look whether there is a user.
+    It raises for everybody else, so no route below has to look whether there is a user. Under another name than
+    localhost, also set `KERNELMCP_TRANSPORT_HTTP__ALLOWED_HOSTS` to that name.
     """
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser]:
@@ -84,7 +85,7 @@ app.mount("/kernel", server.http_app())
 
 async def call(request: Request, tool: str, arguments: dict[str, Any]) -> Any:
     """Call a tool as the user of this request: through the mounted application, without the network."""
-    headers = {"Authorization": request.headers["Authorization"]}
+    headers = {name: request.headers[name] for name in ("authorization", "cookie") if name in request.headers}
     transport = httpx2.ASGITransport(app)
     async with (
         httpx2.AsyncClient(transport=transport, headers=headers, timeout=TIMEOUT_SECONDS) as http,
@@ -114,7 +115,9 @@ async def run(cell: Cell, request: Request) -> Ran:
 @app.delete("/session")
 async def forget(request: Request) -> dict[str, str]:
     """Delete the user's session with its files."""
-    await call(request, "destroy_session", {})
+    result = await call(request, "destroy_session", {})
+    if result.is_error:
+        raise HTTPException(409, detail=result.content[0].text)
     return {"forgotten": request.user.display_name}
 
 

@@ -17,6 +17,7 @@ Install kernelmcp so that `kernelmcp --version` works, then:
 import argparse
 import asyncio
 import base64
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,9 @@ def save_pictures(result: CallToolResult, folder: Path) -> None:
     """Write the pictures as they are: code that a model wrote made them, so nothing here decodes them."""
     for block in result.content:
         if isinstance(block, ImageContent):
-            number = len(list(folder.glob("picture-*"))) + 1
-            file = folder / f"picture-{number}.{'png' if block.mime_type == 'image/png' else 'jpg'}"
+            kind = "png" if block.mime_type == "image/png" else "jpg"
+            names = (folder / f"picture-{number}.{kind}" for number in itertools.count(1))
+            file = next(file for file in names if not file.exists())
             file.write_bytes(base64.b64decode(block.data))
             print(f"[saved {file}]")
 

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["pydantic-ai-slim[anthropic,mcp]>=2.68,<3"]
+# dependencies = ["fastmcp>=3,<5", "pydantic-ai-slim[anthropic,mcp]>=2.68,<3"]
 # ///
 """A Pydantic AI agent whose tools are a kernel: a typed answer, worked out in Python that persists between calls.
 

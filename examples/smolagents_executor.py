@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["mcp>=2.3,<3", "smolagents[openai]>=1.26,<2"]
+# dependencies = ["mcp>=2.3,<3", "pillow>=11,<14", "smolagents[openai]>=1.26,<2"]
 # ///
 """A smolagents CodeAgent whose code runs in a kernelmcp session instead of in your process.
 

@@ -45,7 +45,7 @@ LIMIT_SECONDS = 5
 # Output that an engine loses now and then is no wall against an attack, and a variable is there without it.
 ATTEMPTS = 5
 # Of a loop that nobody stops.
-LOOP = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
+LOOP = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass\nsurvivor = None"
 PICTURE = "import matplotlib.pyplot as plt\nplt.plot([1, 2, 3])\nplt.show()"
 # Of every question. It is in no code, and so in no traceback of it.
 RESULT = "271829"
@@ -138,11 +138,12 @@ async def _time_limit(run: Run, found: Found) -> None:
     begun = time.monotonic()
     with suppress(Exception):
         await asyncio.wait_for(run(LOOP, LIMIT_SECONDS), PATIENCE_SECONDS)
-    if time.monotonic() - begun > 60:
+    if not LIMIT_SECONDS - 1 < time.monotonic() - begun < 60:  # it was not begun, or not stopped
         return
     found.stopped = "variables lost"
     with suppress(Exception):
-        if await asyncio.wait_for(_answers(run, "print(survivor + 1)"), PATIENCE_SECONDS):
+        still_here = await asyncio.wait_for(_answers(run, "print(survivor + 1)"), PATIENCE_SECONDS)
+        if still_here and time.monotonic() - begun < 60:  # and the loop had not to end first
             found.stopped = "yes, variables kept"
 
 
@@ -164,6 +165,8 @@ async def _attacks(run: Run, world: World) -> list[str]:
             if await world.evidence(text, world.victim.pid):
                 through.append(name)
                 break
+        if not await asyncio.wait_for(_answers(run, "print(271828 + 1)"), PATIENCE_SECONDS):
+            raise NotRunHere(f"it does not answer after {name}")
     return through
 
 

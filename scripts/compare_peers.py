@@ -213,7 +213,8 @@ class Environment:
         client = manager.client()
         client.start_channels()
         try:
-            await client.wait_for_ready(timeout=START_SECONDS)
+            # Not `wait_for_ready`, which ends with a fifth of a second of silence.
+            await client.kernel_info(reply=True, timeout=START_SECONDS)
 
             async def run(code: str, seconds: float | None = None) -> Answer:
                 answer = Answer("")

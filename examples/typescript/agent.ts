@@ -14,7 +14,7 @@
  * `callTool`'s result is a wider one there.
  */
 
-import { writeFileSync } from "node:fs";
+import { existsSync, writeFileSync } from "node:fs";
 import Anthropic from "@anthropic-ai/sdk";
 import { type CallToolResult, Client } from "@modelcontextprotocol/client";
 import { StdioClientTransport, getDefaultEnvironment } from "@modelcontextprotocol/client/stdio";
@@ -26,12 +26,12 @@ const MAX_STEPS = 20;
 type Block = Anthropic.TextBlockParam | Anthropic.ImageBlockParam;
 type Picture = Extract<CallToolResult["content"][number], { type: "image" }>;
 
-let saved = 0;
-
 /** Write a picture as it is: code that a model wrote made it, so nothing here decodes it. */
 function save(picture: Picture): void {
-  saved += 1;
-  const file = `picture-${saved}.${picture.mimeType === "image/png" ? "png" : "jpg"}`;
+  const kind = picture.mimeType === "image/png" ? "png" : "jpg";
+  let number = 1;
+  while (existsSync(`picture-${number}.${kind}`)) number += 1;
+  const file = `picture-${number}.${kind}`;
   writeFileSync(file, Buffer.from(picture.data, "base64"));
   console.log(`[saved ${file}]`);
 }

@@ -122,7 +122,9 @@ class Guard:
     async def _unauthorized(self, error: Rejected, scope: Scope, receive: Receive, send: Send) -> None:
         self._gate.on_denied("token")
         if not str(error):
-            await self._challenge(401, None, "a bearer token is needed")(scope, receive, send)
+            is_outer = scope.get("user") is not None
+            needed = "the application has not authenticated this request" if is_outer else "a bearer token is needed"
+            await self._challenge(401, None, needed)(scope, receive, send)
             return
         address = _address(scope)
         log.warning("refused a token", client=address, reason=str(error)[:200])

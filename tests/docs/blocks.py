@@ -94,6 +94,7 @@ ELSEWHERE = {
     "pip uninstall kernelmcp": Elsewhere(NEWCOMER, "pip uninstall --yes kernelmcp"),
     "pip install -e '.[test]' && pytest": Elsewhere(".ci/run", "pip install -e '.[test]'"),
     "pip install -e '.[test]'": Elsewhere(".ci/run", "pip install -e '.[test]'"),
+    "pip wheel --no-deps --wheel-dir dist .": Elsewhere("scripts/release", "-m pip wheel --no-deps --wheel-dir"),
     "uv tool install dist/kernelmcp-*.whl": Elsewhere("tests/packaging/installed.py", 'documented("uv tool")'),
     "pipx install dist/kernelmcp-*.whl": Elsewhere("tests/packaging/installed.py", "documented('pipx')"),
     "pip install dist/kernelmcp-*.whl": Elsewhere("tests/packaging/installed.py", "documented('pip')"),
@@ -147,7 +148,7 @@ ELSEWHERE = {
 README_INLINE = {
     "kernelmcp doctor": Elsewhere(NEWCOMER, "kernelmcp doctor --json"),
     "kernelmcp setup": ELSEWHERE["kernelmcp setup"],
-    "kernelmcp serve --transport http": Elsewhere("tests/docs/blocks.py", '"kernelmcp serve --transport http",'),
+    "kernelmcp serve --transport http": Elsewhere("tests/docs/test_blocks.py", "line in HERE"),
     "kernelmcp replay NOTEBOOK": Elsewhere("tests/server/test_replay.py", 'run_kernelmcp("replay"'),
     "kernelmcp upstreams import claude_desktop": Elsewhere("tests/upstreams/test_commands.py", '"import"'),
     "kernelmcp upstreams try NAME": Elsewhere("tests/upstreams/test_commands.py", 'run("try", "crm")'),
@@ -157,9 +158,6 @@ README_INLINE = {
     "kernelmcp skills promote SESSION NAME": Elsewhere("tests/code_mode/test_skills.py", '"promote"'),
     "kernelmcp skills remove NAME": Elsewhere("tests/upstreams/test_skills.py", 'main(["skills", "remove"'),
     "kernelmcp build-wheel": ELSEWHERE["kernelmcp build-wheel ./mypackage"],
-    "uv tool install": ELSEWHERE["uv tool install dist/kernelmcp-*.whl"],
-    "pipx install": ELSEWHERE["pipx install dist/kernelmcp-*.whl"],
-    "pip install": ELSEWHERE["pip install dist/kernelmcp-*.whl"],
     "pip install jupyterlab": Elsewhere("pyproject.toml", '"jupyterlab>=', "the test environment has it"),
     "python3 -m venv .venv && . .venv/bin/activate": Elsewhere(NEWCOMER, "venv.create(environment"),
 }

@@ -140,10 +140,8 @@ def test_a_deep_agent_works_in_its_backend(desk: Desk) -> None:
     check_cells(model.results())
     check_no_text_is_blank(model.results())
     said = [texts(result) for result in model.results()][6:]
-    assert said[:2] == [
-        "Updated file /workspace/a/b.txt",
-        "Successfully replaced 1 instance(s) of the string in '/workspace/a/b.txt'",
-    ]
+    assert "/workspace/a/b.txt" in said[0]  # the words are deepagents'
+    assert "/workspace/a/b.txt" in said[1]
     assert "one\n2\nthree" in said[2]
     assert "/workspace/a" in said[3]
     assert "three" in said[4]

@@ -92,9 +92,9 @@ def test_the_settings_of_the_compose_file_are_read_as_they_are_meant(tmp_path: P
     assert config.transport_http.allowed_hosts == ["localhost"]
     assert config.transport_http.port == int(SERVICE["ports"][0].rsplit(":", 1)[1])
     assert policy.required_layers == ["no_new_privs", "landlock", "seccomp"]
-    assert (
-        str(config.volumes.volumes["shared"].path if hasattr(config.volumes, "volumes") else "/srv/shared") in mounts()
-    )
+    shared = config.volumes.all["shared"]
+    assert str(shared.path) in mounts()
+    assert shared.mode == "ro"
     seconds = int(SERVICE["stop_grace_period"].removesuffix("s"))
     assert seconds > config.transport_http.drain_seconds + 6, "the server ends this much later at the latest"
     memory_mb = 1024 * int(SERVICE["mem_limit"].removesuffix("g"))

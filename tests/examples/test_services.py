@@ -47,7 +47,11 @@ def started(command: list[str], environment: Mapping[str, str], ready: str, head
             yield
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(DEADLINE)
+            try:
+                process.wait(DEADLINE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
 
 
 async def answers(url: str, headers: dict[str, str], process: subprocess.Popen[bytes]) -> None:

@@ -38,7 +38,10 @@ def wheel(run_folder: Path) -> Path:
     with (run_folder / "wheel.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         folder = run_folder / "wheel"
-        return next(folder.iterdir()) if folder.exists() else pack("wheel", folder)
+        if not folder.exists():
+            pack("wheel", run_folder / "wheel.new")
+            (run_folder / "wheel.new").rename(folder)
+        return next(folder.iterdir())
 
 
 def pack(target: str, folder: Path, root: Path = ROOT, **environment: str) -> Path:

@@ -43,6 +43,7 @@ assert sys.argv[1] == "--exec", sys.argv
 own = {{name: value for name, value in os.environ.items() if not name.startswith("KERNELMCP_")}}
 given = dict(name.partition("/")[::2] for name in os.environ["WSLENV"].split(":"))
 assert [name for name, flag in given.items() if flag] == ["KERNELMCP_VOLUMES__DEFAULT_VOLUME"], given
+assert "PROXY_OF_THE_USER" in given
 inside = {{**own, **{{name: os.environ[name] for name in given}}, "PATH": "/usr/bin:/bin"}}
 os.execvpe(sys.argv[2], sys.argv[2:], inside)
 """
@@ -131,6 +132,7 @@ def test_on_windows_the_server_runs_in_wsl(extension: Path, wheel: Path, tmp_pat
     env = fresh_environment(home, run_folder)
     (home / ".profile").write_text(f"PATH={Path(sys.executable).parent}:$PATH\n")  # as uv's installer does
     (tmp_path / "override.txt").write_text(f"kernelmcp @ {wheel.as_uri()}\n")
+    env |= {"WSLENV": "PROXY_OF_THE_USER", "PROXY_OF_THE_USER": "kept"}
     env |= {"PATH": f"{programs}:{env['PATH']}", "UV_OVERRIDE": str(tmp_path / "override.txt")}
     config = configured(extension, {"folder": str(folder)}, home)
     command = [sys.executable, "-c", ON_WINDOWS, extension / "server.py"]
@@ -138,7 +140,11 @@ def test_on_windows_the_server_runs_in_wsl(extension: Path, wheel: Path, tmp_pat
     assert text.startswith("42\n")
     assert (folder / "made").read_text() == "by a cell"
     (programs / "wsl.exe").unlink()
-    done = subprocess.run(
-        [str(part) for part in command], env=env, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
-    )
-    assert (done.returncode, done.stderr.startswith("kernelmcp: it needs WSL")) == (1, True), done.stderr
+    for fake, status in ((None, 1), ("#!/bin/sh\nexit 127\n", 127)):  # Windows has a program that only says so, too
+        if fake is not None:
+            (programs / "wsl.exe").write_text(fake)
+            (programs / "wsl.exe").chmod(0o755)
+        done = subprocess.run(
+            [str(part) for part in command], env=env, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
+        )
+        assert (done.returncode, done.stderr.startswith("kernelmcp: it needs WSL")) == (status, True), done.stderr

@@ -88,6 +88,8 @@ def test_rights_are_the_least_and_no_checkout_keeps_its_token(workflow: Json) ->
     for step in steps(workflow):
         if step.get("uses", "").startswith("actions/checkout@"):
             assert step["with"] == {"persist-credentials": False}
+    for job in workflow["jobs"].values():  # no package that a build installs may sign
+        assert "id-token" not in job.get("permissions", {}) or not any("run" in step for step in job["steps"])
 
 
 def test_no_text_of_a_stranger_becomes_a_part_of_a_command(workflow: Json) -> None:

@@ -39,15 +39,18 @@ def _in_wsl() -> int:
         os.environ[FOLDER] = str(path)
     # WSL gets the variables that are listed here; /p: a path, which it translates.
     passed = [name for name in os.environ if name.startswith("KERNELMCP_")]
-    os.environ["WSLENV"] = ":".join(f"{name}/p" if name == FOLDER else name for name in passed)
+    own = [os.environ["WSLENV"]] if os.environ.get("WSLENV") else []  # perhaps a proxy
+    os.environ["WSLENV"] = ":".join([*own, *(f"{name}/p" if name == FOLDER else name for name in passed)])
     version = json.loads(Path(__file__).with_name("manifest.json").read_text("utf-8"))["version"]
     # A login shell: uv's installer puts uvx into ~/.local/bin, which only ~/.profile adds to PATH.
     command = ["wsl.exe", "--exec", "sh", "-lc", f"exec uvx kernelmcp=={version}"]
     try:
-        return subprocess.call(command, stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
+        status = subprocess.call(command, stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
     except FileNotFoundError:
+        status = 1
+    if status:
         sys.stderr.write("kernelmcp: it needs WSL, with uv in it: run wsl --install, then restart Windows\n")
-        return 1
+    return status
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ if (!runtime || !inside || !file || !buildId) throw new Error("usage: build_imag
 
 const INSIDE = "/lib/kernelmcp"; // guest code keeps this file name in tracebacks
 
-makeReproducible("build_image.mjs");
+// An image with packages stays on its machine, and their modules may draw numbers at their import that nothing draws again.
+if (!packages) makeReproducible("build_image.mjs");
 const recorder = new Recorder();
 const pyodide = await loadRuntime(runtime, recorder);
 mount(pyodide, inside, INSIDE);

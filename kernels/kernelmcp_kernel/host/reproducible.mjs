@@ -1,5 +1,5 @@
-// Makes the build of an image reproducible: whatever would differ between two builds, and be kept in the heap, gets a fixed value. Only
-// build_image.mjs imports it; a guest has real times and random numbers, and draws new ones when it starts (lifecycle.py).
+// Makes the build of the base image reproducible: whatever would differ between two builds, and be kept in the heap, gets a fixed value.
+// Only build_image.mjs imports it; a guest has real times, and what draws random numbers is seeded when it starts (lifecycle.py).
 import crypto from "node:crypto";
 import fs from "node:fs";
 import process from "node:process";

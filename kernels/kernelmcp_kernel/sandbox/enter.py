@@ -87,7 +87,10 @@ def _close_from(first: int) -> None:
     if sys.platform == "linux" and ctypes.CDLL(None).syscall(_CLOSE_RANGE, first, ctypes.c_uint(~0), 0) == 0:
         return
     # Not up to the limit: inherited descriptors may be above one that was lowered since, and macOS's may be endless.
-    last = max(int(name) for name in os.listdir("/dev/fd"))
+    try:
+        last = max(int(name) for name in os.listdir("/dev/fd"))
+    except OSError:  # a container without /proc
+        last = os.sysconf("SC_OPEN_MAX")
     os.closerange(first, last + 1)
 
 
