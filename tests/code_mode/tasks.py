@@ -123,23 +123,26 @@ def cells(text: str) -> tuple[str, ...]:
     return tuple(cell.strip() for cell in text.split("# ---\n"))
 
 
+# As docs/code-mode.md shows it, which ruff formats.
 A = """
 import servers
-servers.search('list deals')
+
+servers.search("list deals")
 # ---
 from servers.crm import list_deals
 list_deals?
 # ---
 from collections import Counter
+
 totals, cursor = Counter(), None
 while True:
-    page = list_deals(status='open', cursor=cursor)
-    for deal in page['items']:
-        totals[deal['owner_id']] += deal['amount']
-    if (cursor := page['next_cursor']) is None:
+    page = list_deals(status="open", cursor=cursor)
+    for deal in page["items"]:
+        totals[deal["owner_id"]] += deal["amount"]
+    if (cursor := page["next_cursor"]) is None:
         break
 for owner, amount in totals.most_common():
-    print(owner, f'{amount:.2f}')
+    print(owner, f"{amount:.2f}")
 """
 B = """
 import servers

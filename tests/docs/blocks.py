@@ -97,7 +97,7 @@ ELSEWHERE = {
     "pip wheel --no-deps --wheel-dir dist .": Elsewhere("scripts/release", "-m pip wheel --no-deps --wheel-dir"),
     "uv tool install dist/kernelmcp-*.whl": Elsewhere("tests/packaging/installed.py", 'documented("uv tool")'),
     "pipx install dist/kernelmcp-*.whl": Elsewhere("tests/packaging/installed.py", "documented('pipx')"),
-    "pip install dist/kernelmcp-*.whl": Elsewhere("tests/packaging/installed.py", "documented('pip')"),
+    "pip install dist/kernelmcp-*.whl": Elsewhere("tests/packaging/installed.py", "documented('pip install')"),
     "uvx --from dist/kernelmcp-*.whl kernelmcp --version": Elsewhere(
         "tests/packaging/installed.py", 'documented("uvx")'
     ),

@@ -1,7 +1,9 @@
 """The documentation site, as scripts/docs builds it: strictly, with every page, with links that lead somewhere, and
 without a request to another host."""
 
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -23,7 +25,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site") / "html"
-    subprocess.run([ROOT / "scripts" / "docs", folder], check=True, timeout=BUILD_SECONDS)
+    environment = os.environ | {"PYTHON": sys.executable}
+    subprocess.run([ROOT / "scripts" / "docs", folder], env=environment, check=True, timeout=BUILD_SECONDS)
     return folder
 
 

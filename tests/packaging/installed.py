@@ -105,7 +105,7 @@ def with_pipx(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path
 def with_pip(wheel: Path, folder: Path, env: dict[str, str]) -> list[str | Path]:
     venv.create(folder / "environment")  # this environment's pip is newer than one that venv would bring
     own = f"{sys.executable} -m pip --python environment/bin/python"
-    in_shell(f"{own} {documented('pip').removeprefix('pip ')}", wheel, folder, env | {"PIP_NO_COMPILE": "1"})
+    in_shell(f"{own} {documented('pip install').removeprefix('pip ')}", wheel, folder, env | {"PIP_NO_COMPILE": "1"})
     return [folder / "environment" / "bin" / "kernelmcp"]
 
 

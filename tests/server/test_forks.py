@@ -281,8 +281,11 @@ async def test_a_secret_that_kernels_must_not_have_is_not_kept_for_them(monkeypa
             found.kernel_started({**os.environ, **environment}, withheld)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        server = vars(found)["_server"]
-        return environment_of(vars(server)["_process"].pid) if server else None
+        if (server := vars(found)["_server"]) is None:
+            return None
+        pid = vars(server)["_process"].pid
+        assert await asyncio.to_thread(wait_until, lambda: environment_of(pid) != b"")  # it has begun its program
+        return environment_of(pid)
 
     first = await environment_after({"SECRET": "s3cret", VARIABLE: "/tmp"}, NOTHING)
     assert first is not None
