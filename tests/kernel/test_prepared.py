@@ -256,6 +256,7 @@ def shown(kernel: Kernel, code: str) -> list[str]:
     return [mime for message in ran.outputs for mime in message["content"].get("data", {})]
 
 
+@pytest.mark.slow  # it may be the one that has the packages prepared, once for a machine and an image
 def test_the_first_cell_gets_them_from_the_image(kernel: Kernel) -> None:
     assert shown(kernel, PLOT) == ["text/plain", "image/png"], "and nothing had to be installed"
     assert kernel.run(MODULES).result == "['PIL', 'matplotlib', 'numpy', 'pandas']"
