@@ -53,7 +53,8 @@ async def test_a_client_without_the_extension_gets_what_it_got(connect: Connect,
             found.append((tools, capabilities and capabilities.extensions, templates))
     assert found[0] == found[1]
     assert "ui://" not in found[0][0]
-    assert "io.modelcontextprotocol/ui" not in (found[0][1] or {})
+    # None of views: what else there is, is there for everybody.
+    assert set(found[0][1] or ()) <= {"io.modelcontextprotocol/tasks", "io.modelcontextprotocol/skills"}
 
 
 @MODES

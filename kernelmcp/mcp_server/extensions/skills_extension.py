@@ -103,7 +103,7 @@ class Skills(Extension):
         return {"skills": [skill.entry for skill in await self._of(Context(request_context=ctx))], **CACHED}
 
     async def get(self, ctx: RequestContext, params: GetSkillParams) -> HandlerResult:
-        for skill in await self._of(Context(request_context=ctx)):
+        for skill in await self._of(Context(request_context=ctx), params.uri):
             if skill.uri == params.uri:
                 return {"skill": skill.entry, **CACHED}
         raise MCPError(INVALID_PARAMS, f"no skill is served at {params.uri[:200]!r}: skills/list names them")
@@ -117,16 +117,17 @@ class Skills(Extension):
 
     async def read(self, uri: str, context: Context[Any, Any]) -> ReadResourceContents:
         """A file of a skill. Raises `ResourceNotFoundError`."""
-        for skill in await self._of(context):
+        for skill in await self._of(context, uri):
             if (text := skill.files.get(uri)) is not None:
                 return ReadResourceContents(text, "text/markdown" if uri == skill.uri else "text/x-python")
         raise ResourceNotFoundError(f"no skill is served at {uri[:200]!r}")
 
-    async def _of(self, context: Context[Any, Any]) -> Sequence[_Skill]:
+    async def _of(self, context: Context[Any, Any], uri: str | None = None) -> Sequence[_Skill]:
+        """The principal's skills; with `uri`, only the one that has it: each is parsed anew."""
         principal = self._callers(context).principal
-        return await anyio.to_thread.run_sync(self._read, principal)
+        return await anyio.to_thread.run_sync(self._read, principal, uri)
 
-    def _read(self, principal: str) -> Sequence[_Skill]:
+    def _read(self, principal: str, uri: str | None) -> Sequence[_Skill]:
         if not self._home.skills.is_dir():
             return ()
         # Without a skill, and without upstreams, nothing of theirs is imported.
@@ -134,6 +135,8 @@ class Skills(Extension):
 
         found: dict[str, _Skill] = {}
         for module, source in PromotedSkills(self._home.root).read(principal).items():
+            if uri is not None and not uri.startswith(f"{SCHEME}{_name(module)}/"):
+                continue
             try:
                 about = parse(module, source.encode()).about or "A Python module."
             except InvalidArgument:  # somebody has changed the file since it was promoted
@@ -143,8 +146,13 @@ class Skills(Extension):
         return list(found.values())
 
 
+def _name(module: str) -> str:
+    """As the format wants it. Of two modules with one name, the first is served."""
+    return re.sub("_+", "-", module.lower()).strip("-")[:MAX_NAME_CHARS]
+
+
 def _skill(module: str, source: str, about: str) -> _Skill:
-    name = re.sub("_+", "-", module.lower()).strip("-")[:MAX_NAME_CHARS]
+    name = _name(module)
     description = about[:MAX_DESCRIPTION_CHARS]
     # A JSON text is one of YAML as well.
     guide = GUIDE.format(name=name, description=json.dumps(description, ensure_ascii=False), module=module, about=about)
