@@ -238,9 +238,15 @@ class CellLog:
         self.flush_soon()
         return recorder
 
-    def began(self, cell: str, **facts: Any) -> None:
-        if (recorder := self._recorders.get(cell)) is not None:
-            recorder.lines.append(partial(event.began, cell, event.now(), facts))
+    def began(self, cell: str, *, may_be_repeated: bool = False, **facts: Any) -> None:
+        """Note that it runs now. If the file has it already, or its request `may_be_repeated`, that is written at once:
+        a cell that began, and of which the file says that it waited, would be run twice."""
+        if (recorder := self._recorders.get(cell)) is None:
+            return
+        recorder.lines.append(partial(event.began, cell, event.now(), facts))
+        if recorder.is_on_disk or may_be_repeated:
+            self.flush()
+        else:
             self.flush_soon()
 
     def ended(self, cell: str, line: bytes) -> None:

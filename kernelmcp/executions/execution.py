@@ -151,11 +151,19 @@ class Execution:
 
     @property
     def queued_ms(self) -> float:
-        return 1000 * ((self.started or self.ended or time.monotonic()) - self.submitted)
+        ends = (self.started, self.ended)
+        return 1000 * (next((at for at in ends if at is not None), time.monotonic()) - self.submitted)
 
     @property
     def execution_time_ms(self) -> float:
-        return 0.0 if self.started is None else 1000 * ((self.ended or time.monotonic()) - self.started)
+        if self.started is None:
+            return 0.0
+        return 1000 * ((time.monotonic() if self.ended is None else self.ended) - self.started)
+
+    @property
+    def waited_for_server(self) -> bool:
+        """True if its server ended before it began."""
+        return self.started is None and self.error is not None and self.error.name == STOPPED
 
     @property
     def memory_bytes(self) -> int:

@@ -72,8 +72,8 @@ def from_events(lines: list[bytes], execution_id: str, session_id: str, principa
     words = f"The server ended while the cell ran. {GONE}" if began else "The server ended before the cell began."
     _end(found, "interrupted", began)
     found.error = found.outputs.error = GuestError(STOPPED, words, "")
-    elapsed = last_at - found.created_at.timestamp()
-    _set_times(found, 1000 * max(0.0, elapsed) if began else None, 0.0)
+    elapsed = 1000 * max(0.0, last_at - found.created_at.timestamp())
+    _set_times(found, *((elapsed, 0.0) if began else (None, elapsed)))
     return found
 
 

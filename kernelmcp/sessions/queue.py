@@ -240,7 +240,7 @@ class ExecutionQueue:
                 return None
             self.life.note(Event.EXECUTION_BEGAN)
             execution.started = time.monotonic()
-            self._log.began(execution.id)
+            self._log.began(execution.id, may_be_repeated=execution.request_id is not None)
             execution.take = partial(self.binding.variables.take, self.binding.variables.begin())
             execution.checkpoint = self._record.newest_with_variables
             execution.persons_cells = self.persons.take_count()

@@ -193,10 +193,13 @@ class Desk:
         await self.saved(lambda sources: any(words in source for source in sources), name)
 
     async def press_twice(self, key: str, until: Awaitable[Any]) -> None:
-        """In command mode. Lab takes two of one key for its command only when the second comes within a second."""
+        """In command mode. Lab takes two of one key for its command only when the second comes within a second, and the
+        notebook must have the focus, which what is drawn meanwhile can take."""
         done = asyncio.ensure_future(until)
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not done.done():
+                with suppress(TooLate):  # it has come, and covers the cells
+                    await self.page.locator(CELLS).last.click(position={"x": 20, "y": 8}, timeout=5000)
                 for each in ("Escape", key, key):
                     await self.page.keyboard.press(each)
                 await asyncio.wait({done}, timeout=5)

@@ -361,6 +361,24 @@ class TestRepeatedRequests:
         assert (found["status"], found["state_lost"]) == ("interrupted", True)
         assert content(post(both[1], "open('f').read()", "again"))["result"] == "'ran '"
 
+    def test_a_cell_that_waited_when_its_server_ended_runs_at_the_next(
+        self, both: tuple[HttpServer, HttpServer], tmp_path: Path
+    ) -> None:
+        code = "open('f', 'a').write('ran ')"
+        post(both[0], "1", "again")
+        sent = [sent_in_vain(lambda: post(both[0], "while True: pass", "again"))]
+        assert wait_until(lambda: has_begun(both[0], "again"))
+        sent.append(sent_in_vain(lambda: post(both[0], code, "again", X_Request_ID=self.ID)))
+        [log] = tmp_path.rglob("notebook.jsonl")
+        assert wait_until(lambda: self.ID.encode() in log.read_bytes())
+        both[0].stop(signal.SIGKILL)
+        for each in sent:
+            each.join(DEADLINE)
+        found = [content(post(both[1], code, "again", X_Request_ID=self.ID)) for _ in range(2)]
+        assert [each["status"] for each in found] == ["ok", "ok"]
+        assert found[0]["execution_id"] == found[1]["execution_id"]
+        assert content(post(both[1], "open('f').read()", "again"))["result"] == "'ran '"
+
     def test_a_session_that_had_no_name(self, both: tuple[HttpServer, HttpServer]) -> None:
         first = content(post(both[0], "x = 1", X_Request_ID=self.ID))
         both[0].stop()

@@ -23,7 +23,10 @@ SIZE = 8 * MB
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[HttpServer]:
-    with serving(tmp_path, AUTH__TOKENS__ONE=ONE, AUTH__TOKENS__OTHER=OTHER) as found:
+    tokens = {"AUTH__TOKENS__ONE": ONE, "AUTH__TOKENS__OTHER": OTHER}
+    with serving(
+        tmp_path, TRANSPORT_HTTP__REQUEST_TIMEOUT_SECONDS="100000", **tokens
+    ) as found:  # whose time is not meant
         yield found
 
 

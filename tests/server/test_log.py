@@ -100,6 +100,21 @@ def test_a_short_cell_is_one_line(tmp_path: Path) -> None:
     nbformat.validate({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [json.loads(session.lines()[0])]})
 
 
+def test_a_cell_that_began_is_not_said_to_have_waited(tmp_path: Path) -> None:
+    """For the file that a killed server leaves: without the events of the last moment."""
+
+    def steps(session: Session) -> None:
+        for cell in (ONE, TWO):
+            session.log.submitted(cell, event.now(), "code", "an-id")
+        assert session.kinds() == []
+        session.log.began(ONE, may_be_repeated=True)
+        assert session.kinds() == [("submitted", ONE), ("began", ONE), ("submitted", TWO)]
+        session.log.began(TWO)
+        assert session.kinds()[3:] == [("began", TWO)]
+
+    run(tmp_path, steps)
+
+
 CASES: dict[str, Messages] = {
     "streams are joined": [text("a"), text("b"), text("c", "stderr"), text("d")],
     "clear": [text("old"), ("clear_output", {"wait": False}), text("new")],

@@ -105,6 +105,7 @@ async def test_an_execution_that_ran_when_the_server_was_killed_is_there_as_inte
             never = await again(client, waiting["execution_id"])
             assert (never["status"], never["state_lost"], never["stdout"]) == ("interrupted", False, "")
             assert "before the cell began" in never["error"]["value"]
+            assert (never["execution_time_ms"], never["queued_ms"] < 1000 * DEADLINE) == (0, True)
             told = await client.call_tool("execute_code", {"code": "'x' in globals()"})
             assert fields(told)["result"] == "False"
             assert (CONTINUES in text(told)) == (running["execution_id"] in text(told))

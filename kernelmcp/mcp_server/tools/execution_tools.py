@@ -185,13 +185,15 @@ class ExecutionTools:
 
     async def _repeated(self, caller: Caller, session: Session, cell: str) -> Execution | None:
         """The execution that this HTTP request has begun already, if a load balancer repeats it: perhaps at a server
-        that has ended since."""
+        that has ended since. One that only waited there is run now."""
         if caller.request_id is None:
             return None
         execution = session.executions.by_request(caller.request_id)
         if execution is None and (found := session.log.requests.get(caller.request_id)) is not None:
             execution = await self._registry.execution(caller, found)
-        return execution if execution is not None and execution.code == cell else None
+        if execution is None or execution.code != cell or execution.waited_for_server:
+            return None
+        return execution
 
     async def _answer(
         self, execution: Execution, seconds: float, ctx: Ctx, since: Cursor | None = None
