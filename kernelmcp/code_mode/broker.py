@@ -8,7 +8,7 @@ comes from a guest or an upstream is hostile. Must not know sessions, Jupyter's 
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,13 +16,14 @@ import structlog
 from kernelmcp.code_mode import call_policy, refusals
 from kernelmcp.code_mode.audit import Audit
 from kernelmcp.code_mode.call_policy import Verdict
+from kernelmcp.code_mode.command_policy import judge
 from kernelmcp.code_mode.refusals import Refused
 from kernelmcp.code_mode.shown_arguments import shown_arguments
 from kernelmcp.code_mode.tokenized import BYTES_PER_MB, hidden, hidden_kinds, off_loop, with_tokens, with_values
 from kernelmcp.code_mode.tool_caller import Grant, ToolCaller
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstream_settings import UpstreamSettings, UpstreamsSection
-from kernelmcp.executions.approvals import NotAsked
+from kernelmcp.executions.approvals import SHELL, NotAsked
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.tool_calls import Outcome, ToolCallRecord, ToolCalls
 from kernelmcp.kernel.tool_channel import ToolCall, ToolReply
@@ -134,6 +135,8 @@ class Broker:
     async def _judged_tool_call(
         self, caller: ToolCaller, call: ToolCall, use: ToolCalls, record: ToolCallRecord
     ) -> ToolCallResult:
+        if call.server == SHELL:
+            return await self._script_call(caller, call, record)
         server = self._server(caller, call)
         self._check_quota(call, use)
         if call.tool == CONNECT and CONNECT not in server.tools:
@@ -160,6 +163,18 @@ class Broker:
             else:
                 return self._count(result, call, use)
         raise refusals.withdrawn(call.server, call.tool)
+
+    async def _script_call(self, caller: ToolCaller, call: ToolCall, record: ToolCallRecord) -> ToolCallResult:
+        """Answer the shell, which runs the script then. Raises `UpstreamError` if it may not."""
+        rules = self._settings.config.shell.commands
+        verdict = await off_loop(call.size, lambda: judge(rules, call.arguments))
+        record.decision, record.rule = verdict.decision, ", ".join(verdict.rules)
+        if verdict.decision == "deny":
+            raise refusals.commands_denied(verdict.commands, verdict.rules)
+        if verdict.decision == "ask" and not self._is_granted(grant := (SHELL, *sorted(verdict.rules)), caller, record):
+            note = f'They match {", ".join(map(refusals.quoted, grant[1:]))}: "this tool" means whatever does.'
+            await self._ask(grant, note, caller, replace(call, arguments={"commands": list(verdict.commands)}), record)
+        return ToolCallResult({"content": []}, None, False, 0)
 
     # -- what a person does in a browser ------------------------------------------------------------------------
 
@@ -268,10 +283,8 @@ class Broker:
         if verdict.decision == "allow":
             return server
         grant: Grant = (call.server, tool.name, tool.digest)
-        for scope, grants in (("execution", caller.grants), ("session", caller.session.grants)):
-            if grant in grants:
-                record.approved = scope
-                return server
+        if self._is_granted(grant, caller, record):
+            return server
         note = f"The tool is {news} since it was last accepted." if news is not None else ""
         await self._ask(grant, note, caller, call, record)
         again = self._server(caller, call)
@@ -280,6 +293,14 @@ class Broker:
         if (later := self._verdict(again, now)).decision == "deny":
             raise refusals.denied(call.server, tool.name, later.rule)
         return again
+
+    def _is_granted(self, grant: Grant, caller: ToolCaller, record: ToolCallRecord) -> bool:
+        """True if the person has approved more than one call, and this is one of them."""
+        for scope, grants in (("execution", caller.grants), ("session", caller.session.grants)):
+            if grant in grants:
+                record.approved = scope
+                return True
+        return False
 
     async def _ask(self, grant: Grant, note: str, caller: ToolCaller, call: ToolCall, record: ToolCallRecord) -> None:
         execution = caller.execution

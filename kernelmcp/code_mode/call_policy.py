@@ -11,7 +11,7 @@ from kernelmcp.config.upstream_settings import Decision, UpstreamSettings, Upstr
 from kernelmcp.executions.principals import LOCAL
 from kernelmcp.upstreams.catalogue import Tool
 
-_STRICTNESS: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
+STRICTNESS: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
 _WILD = re.compile(r"\*|\?|\[[^\]]*\]")
 
 
@@ -27,6 +27,11 @@ def may_use(settings: UpstreamSettings, principal: str) -> bool:
     return not settings.disabled and (principal == LOCAL or principal in (settings.principals or ()))
 
 
+def most_specific(rules: list[tuple[str, Decision]]) -> tuple[str, Decision]:
+    """Of two equally specific rules, the stricter one: the order of a table means nothing."""
+    return max(rules, key=lambda rule: (len(_WILD.sub("", rule[0])), STRICTNESS[rule[1]]))
+
+
 def decide(settings: UpstreamSettings, section: UpstreamsSection, tool: Tool) -> Verdict:
     """An exact rule, else the most specific pattern, else the annotation, else the default."""
     if (exact := settings.tools.get(tool.name)) is not None:
@@ -34,8 +39,7 @@ def decide(settings: UpstreamSettings, section: UpstreamsSection, tool: Tool) ->
     rules: list[tuple[str, Decision]] = list(settings.tools.items())
     matching = [rule for rule in rules if fnmatchcase(tool.name, rule[0])]
     if matching:
-        # Of two equally specific rules, the stricter one: the order of a table means nothing.
-        pattern, found = max(matching, key=lambda rule: (len(_WILD.sub("", rule[0])), _STRICTNESS[rule[1]]))
+        pattern, found = most_specific(matching)
         return Verdict(found, f"tools.{pattern}")
     trusted = section.trust_annotations if settings.trust_annotations is None else settings.trust_annotations
     if trusted and tool.read_only and not tool.destructive:

@@ -6,8 +6,9 @@ Text only. Must not know sessions or MCP.
 
 import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from kernelmcp.executions.approvals import SHELL, named
 from kernelmcp.output.sanitize import clean
 from kernelmcp.upstreams.catalogue import ErrorKind, UpstreamError
 
@@ -132,12 +133,25 @@ def denied(server: str, tool: str, rule: str) -> Refused:
     )
 
 
+def commands_denied(commands: Sequence[str], rules: Sequence[str]) -> Refused:
+    shown, by = ", ".join(map(quoted, commands)), ", ".join(map(quoted, rules))
+    return Refused(
+        "ToolDenied",
+        ", ".join(rules),
+        f"{shown} is denied by the user's settings ([shell] commands: {by}); do it another way, or tell the user",
+    )
+
+
 def not_asked(server: str, tool: str, why: str) -> Refused:
+    where = (
+        "[shell] commands"
+        if server == SHELL
+        else f'[upstreams.servers.{server}] tools = {{ {quoted(tool)} = "allow" }}'
+    )
     return Refused(
         "ToolDenied",
         "not asked",
-        f"{server}.{tool} needs the user's approval, and {why}; the user can allow it in the settings: "
-        f'[upstreams.servers.{server}] tools = {{ {quoted(tool)} = "allow" }}',
+        f"{named(server, tool)} needs the user's approval, and {why}; the user can allow it in the settings: {where}",
     )
 
 
@@ -145,7 +159,7 @@ def declined(server: str, tool: str) -> Refused:
     return Refused(
         "ToolDenied",
         "declined",
-        f"the user declined this call of {server}.{tool}; do not repeat it unless the user says so",
+        f"the user declined this call of {named(server, tool)}; do not repeat it unless the user says so",
     )
 
 

@@ -10,7 +10,7 @@ from kernelmcp.code_mode.personal_data import Tokens
 from kernelmcp.executions.execution import Execution
 
 Grant = tuple[str, ...]
-"""A server, a tool, and the digest of the shown definition: a changed tool is another one."""
+"""A server, a tool, and the digest of the shown definition: a changed tool is another one. For the shell, its rules."""
 
 
 class SessionTools:

@@ -17,6 +17,7 @@ import anyio.to_thread
 from kernelmcp.code_mode import refusals
 from kernelmcp.code_mode.broker import CONNECT, Broker
 from kernelmcp.config.settings import Settings
+from kernelmcp.executions.approvals import SHELL
 from kernelmcp.executions.principals import LOCAL
 from kernelmcp.kernel.tool_channel import Offer
 from kernelmcp.upstreams.catalogue import Catalogue, Tool
@@ -48,6 +49,8 @@ class Offers:
         self._skills = PromotedSkills(home)
         self._rendered: dict[tuple[tuple[str, ...], Stamp], tuple[Offer, float]] = {}
         """The offers, and when each was rendered."""
+        self._judges = False
+        """There have been rules for commands: the shells of some kernels ask."""
         self._version = 0
         self._rendering = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -97,13 +100,15 @@ class Offers:
         }
         concurrent, is_offered = self._settings.config.upstreams.concurrent_calls, self._broker.offered(servers)
         skills = await anyio.to_thread.run_sync(self._skills.read, principal)
-        if not servers and not skills:
+        self._judges = self._judges or bool(self._settings.config.shell.commands)
+        named = [*servers, SHELL] if self._judges else servers
+        if not named and not skills:
             return Offer("", Path(), [], concurrent)
         from kernelmcp.upstreams.stubs import publish, render
 
         def write() -> Offer:
             rendered = render(catalogues, is_offered, skills, connecting)
-            return Offer(rendered.digest, publish(rendered, self._folder), list(servers), concurrent)
+            return Offer(rendered.digest, publish(rendered, self._folder), list(named), concurrent)
 
         return await anyio.to_thread.run_sync(write)
 

@@ -21,6 +21,7 @@ from kernelmcp.config.policy import LayerName as LayerName
 from kernelmcp.config.policy import Policy as Policy
 from kernelmcp.config.section import Section
 from kernelmcp.config.tool_names import check_tool_name
+from kernelmcp.config.upstream_settings import Decision, Pattern
 from kernelmcp.config.upstream_settings import UpstreamSettings as UpstreamSettings
 from kernelmcp.config.upstream_settings import UpstreamsSection as UpstreamsSection
 
@@ -111,6 +112,12 @@ class ToolsSection(Section):
         return names and [check_tool_name(name) for name in names]
 
 
+class ShellSection(Section):
+    commands: dict[Pattern, Decision] = {}
+    """Rules for bash commands, by a pattern of the command with its arguments such as `rm -r*` or `curl *`: `allow`,
+    `ask` the user, or `deny`. The most specific pattern decides; without one a command runs."""
+
+
 class LoggingSection(Section):
     level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(level_name)] = "info"
     """Messages below this level are left out. `info` writes one line per execution; no level writes code or its
@@ -138,6 +145,7 @@ class Config(Section):
     packages: PackagesSection = PackagesSection()
     volumes: VolumesSection = VolumesSection()
     upstreams: UpstreamsSection = UpstreamsSection()
+    shell: ShellSection = ShellSection()
     logging: LoggingSection = LoggingSection()
     telemetry: TelemetrySection = TelemetrySection()
 

@@ -19,7 +19,7 @@ SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _URL = re.compile(r"(https?://|\$\{).+", re.IGNORECASE)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_Pattern = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Pattern = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class UpstreamSettings(Section):
@@ -43,7 +43,7 @@ class UpstreamSettings(Section):
     """Omit the server and its tools."""
     default: Decision | None = None
     """The decision for tools that no rule names. Default: as `upstreams.default`."""
-    tools: dict[_Pattern, Decision] = {}
+    tools: dict[Pattern, Decision] = {}
     """Rules by the tool's name, or a pattern such as `get_*`: an exact name goes before a pattern."""
     trust_annotations: bool | None = None
     """Trust its claims about which of its tools only read. Default: as `upstreams.trust_annotations`."""

@@ -29,6 +29,15 @@ MAX_SECONDS = 900.0
 MAX_APPROVALS = 50
 
 
+SHELL = "(shell)"
+"""In place of a server, for commands of the shell; no server can have this name."""
+
+
+def named(server: str, tool: str) -> str:
+    """What a call wants, for a sentence."""
+    return "a bash command" if server == SHELL else f"{server}.{tool}"
+
+
 class NotAsked(Exception):
     """Nobody was asked, or nobody answered; the text gives the reason."""
 
@@ -156,9 +165,10 @@ def question(session_id: str, code: str, approval: Approval) -> str:
     if approval.address is not None:  # nothing of the guest's beside a request to log in
         return f"{approval.note} Code in the sandbox (session {session_id!r}) wants to use it."
     code = shown(cut_middle(code, MAX_CODE_CHARS), 2 * MAX_CODE_CHARS)
+    what = f"call a tool of your server {approval.server!r}: {approval.tool!a}"
     parts = [
-        f"Code in the sandbox (session {session_id!r}) wants to call a tool of your server {approval.server!r}: "
-        + ascii(approval.tool),
+        f"Code in the sandbox (session {session_id!r}) wants to "
+        + ("run bash commands for which your settings have a rule." if approval.server == SHELL else what),
         approval.note,
         f"Arguments:\n{_quoted(approval.arguments)}",
         f"The code:\n{_quoted(code)}",

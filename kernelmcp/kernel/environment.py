@@ -41,6 +41,8 @@ def guest_environment(settings: Settings, flavor: Flavor) -> dict[str, str]:
     }
     if policy.cpu_seconds is not None:
         found["KERNELMCP_CPU_SECONDS"] = str(policy.cpu_seconds)
+    if settings.config.shell.commands:
+        found["KERNELMCP_ASK_COMMANDS"] = "1"
     if policy.env:
         found["KERNELMCP_ENV"] = json.dumps(policy.env)
     return found

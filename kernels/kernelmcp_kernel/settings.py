@@ -106,6 +106,8 @@ class KernelSettings:
     """KERNELMCP_UMASK, octal: the umask of guests, whose files in volumes belong to the user."""
     folder_note: str = ""
     """KERNELMCP_FOLDER_NOTE: the reason why a notebook's folder is not shown as configured. Empty: it is."""
+    ask_commands: bool = False
+    """KERNELMCP_ASK_COMMANDS: ask the client whether a script of the shell may run, before it does."""
     keep_globals: bool = False
     """KERNELMCP_KEEP_GLOBALS: keep globals such as `process` in the guest's JavaScript. For doctor and the tests, whose
     attempts should reach the next layers of defence."""
@@ -159,6 +161,7 @@ _READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "KERNELMCP_WORKING_DIRECTORY": ("working_directory", str),
     "KERNELMCP_UMASK": ("umask", lambda text: int(text, 8)),
     "KERNELMCP_FOLDER_NOTE": ("folder_note", str),
+    "KERNELMCP_ASK_COMMANDS": ("ask_commands", lambda text: text == "1"),
     "KERNELMCP_KEEP_GLOBALS": ("keep_globals", lambda text: text == "1"),
 }
 VARIABLES = frozenset(_READERS)

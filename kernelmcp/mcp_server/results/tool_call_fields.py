@@ -1,5 +1,6 @@
 """A result's fields and notes on calls of other servers' tools: the calls, the saved tokens, and pending approvals."""
 
+from kernelmcp.executions.approvals import named
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.schemas import CodeModeFields, PendingApproval
 
@@ -32,5 +33,5 @@ def notes(execution: Execution) -> list[str]:
     """Notes for the model, which waits, too."""
     if not (pending := _pending(execution)):
         return []
-    named = ", ".join(dict.fromkeys(f"{one['server']}.{one['tool']}" for one in pending))
-    return [f"[It waits for the user's approval of {named}, and the user has been asked.]"]
+    names = ", ".join(dict.fromkeys(named(one["server"], one["tool"]) for one in pending))
+    return [f"[It waits for the user's approval of {names}, and the user has been asked.]"]

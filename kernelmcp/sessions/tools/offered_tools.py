@@ -75,7 +75,7 @@ class OfferedTools(Observer):
         background.start(self._tasks, "looking for skills", self._look_for_skills)
 
     def _open_soon(self) -> None:
-        if self.configured and not self._is_opening:
+        if (self.configured or self._settings.config.shell.commands) and not self._is_opening:
             self._open()
 
     def _open(self) -> None:

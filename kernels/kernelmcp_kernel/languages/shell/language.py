@@ -75,7 +75,12 @@ class Shell(Language):
         compileall.compile_dir(INSIDE, quiet=2, workers=1)
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
-        options = {"library": str(library().parent), "system": _system(), **file_options(sandbox)}
+        options = {
+            "library": str(library().parent),
+            "system": _system(),
+            "ask_commands": settings().ask_commands,
+            **file_options(sandbox),
+        }
         flags = ["-I", "-S", "-B", "-X", "utf8"]
         # The installed Python, not a virtual environment's, which would look for its pyvenv.cfg.
         program = [os.path.realpath(sys.executable), *flags, str(PROGRAM.resolve()), json.dumps(options)]

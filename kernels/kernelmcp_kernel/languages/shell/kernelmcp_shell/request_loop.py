@@ -17,15 +17,17 @@ from kernelmcp_shell.facts import make_facts
 from kernelmcp_shell.files import STANDARD_INPUT, Files, Folder
 from kernelmcp_shell.filesystem_abi import FileSystemAbi
 from kernelmcp_shell.frames import FrameWriter, read_frames
-from kernelmcp_shell.mcp import make_mcp
 from kernelmcp_shell.python_programs import make_programs
 from kernelmcp_shell.quota import Quota
-from kernelmcp_shell.shell import MAX_OUTPUT_BYTES, Outcome, Shell
+from kernelmcp_shell.shell import EXIT_INTERRUPTED, MAX_OUTPUT_BYTES, Outcome, Shell
 from kernelmcp_shell.small_commands import make_small_commands
 from kernelmcp_shell.streams import Streams
+from kernelmcp_shell.tool_calls.mcp import make_mcp
+from kernelmcp_shell.tool_calls.permission import Permission
 from kernelmcp_shell.wget import make_wget
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     Content = dict[str, Any]
@@ -36,6 +38,7 @@ _NUMBER = struct.Struct("<I")
 _HOME = {"HOME": "/workspace", "LANG": "C.UTF-8", "TERM": "dumb"}
 _NO_ERROR = "--no-raise-error"  # as in IPython's `%%bash`
 _OPTIONS = set("eux")
+_EXIT_REFUSED = 126  # as of a command that may not be executed
 _CUT = f"bash: output was cut: a cell's streams can hold {MAX_OUTPUT_BYTES >> 20} MiB each\n"
 
 
@@ -70,6 +73,7 @@ class RequestLoop:
             **make_zip_commands(self._files),
             **make_small_commands(self._files),
         }
+        self._permission = Permission(self._ask) if options["ask_commands"] else None
         self._calls: dict[int, tuple[threading.Event, Content]] = {}
         self._call_count = 0
         self._lock = threading.Lock()
@@ -205,7 +209,8 @@ class RequestLoop:
         if any(word[0] != "-" or set(word[1:]) - _OPTIONS for word in options):
             return _refusal(f"%%bash takes -e, -u, -x and {_NO_ERROR} here, not {' '.join(words)!r}")
         code = f"set {' '.join(options)}; {content['code']}" if options else content["code"]
-        found = self._shell.run(code, _drop if silent else self._streams.write, in_cell=not silent)
+        write = _drop if silent else self._streams.write
+        found = self._refused(content["code"], write) or self._shell.run(code, write, in_cell=not silent)
         if found.cut and not silent:
             self._streams.write("stderr", _CUT)
         counted = {"execution_count": content.get("execution_count"), "exit_code": found.exit_code}
@@ -232,7 +237,8 @@ class RequestLoop:
             def collect(name: str, text: str) -> None:
                 texts[name] += text
 
-            found = shell.run(code, collect if captured else self._streams.write, in_cell=not captured)
+            write = collect if captured else self._streams.write
+            found = self._refused(content["code"], write) or shell.run(code, write, in_cell=not captured)
         finally:
             self._files.standard_input = b""
         if not captured:
@@ -249,6 +255,16 @@ class RequestLoop:
             "stdout": base64.b64encode(stdout).decode("ascii"),
             "stderr": base64.b64encode(stderr).decode("ascii"),
         }
+
+    def _refused(self, code: str, write: Callable[[str, str], None]) -> Outcome | None:
+        """None if the script may run. Its own shell's aliases and functions were judged when they were made."""
+        refusal = self._permission.refusal(*self._runs.commands(code)) if self._permission else ""
+        if not refusal:
+            return None
+        if self._interrupted:
+            return Outcome(EXIT_INTERRUPTED, b"", b"", "", interrupted=True, cut=False)
+        write("stderr", f"bash: {refusal}\n")
+        return Outcome(_EXIT_REFUSED, b"", b"", "not permitted", interrupted=False, cut=False)
 
 
 def _drop(name: str, text: str) -> None:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from bashkit import Bash, BuiltinContext, BuiltinResult, ExecutionProfile, FileSystem
+    from bashkit import Bash, BashError, BuiltinContext, BuiltinResult, ExecutionProfile, FileSystem
 
     from kernelmcp_shell.builtin_interface import Command
 else:  # the extension module itself, whose folder is on the path: a shell sees no other of the installation's
-    from _bashkit import Bash, BuiltinResult, ExecutionProfile, FileSystem
+    from _bashkit import Bash, BashError, BuiltinResult, ExecutionProfile, FileSystem
 
 MAX_OUTPUT_BYTES = 10 * 1024 * 1024
 """bashkit's limit: output beyond it is dropped."""
@@ -158,6 +158,15 @@ class Shell:
             interrupted=interrupted,
             cut=found.stdout_truncated or found.stderr_truncated,
         )
+
+    def commands(self, code: str) -> tuple[list[list[str | None]], bool]:
+        """The commands that a script names, as their words: None is one that it computes. And whether these are all
+        that it can run: not if it has an `eval`, a computed name, or an error."""
+        try:
+            found = self._bash.analyze(code)
+        except BashError:
+            return [], False
+        return [[each.name, *each.args] for each in found.commands if each.name is not None], not found.is_opaque
 
     def _has_redefined(self) -> bool:
         if self._redefined is None:

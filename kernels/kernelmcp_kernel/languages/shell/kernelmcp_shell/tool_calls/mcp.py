@@ -32,7 +32,7 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 
 def make_mcp(ask: Ask, files: Files) -> Command:
-    calls = _Calls(ask)
+    calls = ToolCalls(ask)
 
     def run(call: Call) -> Result:
         verb, *rest = call.argv or [""]
@@ -50,7 +50,7 @@ def make_mcp(ask: Ask, files: Files) -> Command:
     return run
 
 
-class _Calls:
+class ToolCalls:
     """Makes one call at a time, even if a script starts several in parallel."""
 
     def __init__(self, ask: Ask) -> None:
@@ -77,7 +77,7 @@ class _Calls:
         return cast("dict[str, Any]", result)
 
 
-def _call(calls: _Calls, files: Files, call: Call, words: list[str]) -> Result:
+def _call(calls: ToolCalls, files: Files, call: Call, words: list[str]) -> Result:
     target = None
     if words[:1] == ["-o"] and len(words) > 1:
         target, words = words[1], words[2:]
