@@ -12,6 +12,7 @@ from kernelmcp.cells.line import NOT_KEPT
 from kernelmcp.config.models import Policy
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.recorded import from_line, to_line
+from kernelmcp.mcp_server.results.execution_result import to_result
 from kernelmcp.mcp_server.results.readable import text_of_html
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
 from kernelmcp.mcp_server.results.view import without_overwritten
@@ -66,6 +67,20 @@ def test_carriage_returns_leave_the_last_state_of_each_line() -> None:
 )
 def test_no_html_is_an_error(html: str) -> None:
     text_of_html(html)
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [("", "(no output)"), ("\n", "(no output)"), ("  ", "  (only white space)"), ("\t\n x", "\t\n x")],
+)
+async def test_every_result_has_a_text_that_is_seen(printed: str, told: str) -> None:
+    outputs = Outputs()
+    fold = Fold(outputs, Policy(), DisplayIds())
+    fold.hear("stream", {"name": "stdout", "text": printed})
+    execution = Execution("s", "local", "code", 1, outputs, fold)
+    execution.finish("ok", None, state_lost=False)
+    [block] = (await to_result(execution, 1_000, None)).content
+    assert (block.type, block.text) == ("text", told)
 
 
 def test_a_number_that_json_does_not_have_is_null() -> None:

@@ -23,6 +23,12 @@ def printed(text: str) -> str:
     return _NOTE.sub("[printed: ", text)
 
 
+def visible(text: str, empty: str) -> str:
+    """The text, with words where nothing would be seen: several models' APIs refuse a block without any. `empty`: they
+    stand for an empty text."""
+    return text if text.strip() else f"{text}({'only white space' if text else empty})"
+
+
 def shown(path: str) -> str:
     """The path on one line, quoted unless it is clearly a name."""
     cleaned = clean(path)
