@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import httpx2
 from mcp import Client
+from mcp.client.extension import ClientExtension
 from mcp.client.streamable_http import streamable_http_client
 
 from ..packaging.test_deploy_haproxy import CONFIGURATION, HAPROXY
@@ -77,10 +78,10 @@ class Balanced:
         self.servers[slot] = self._start(slot)
 
     @asynccontextmanager
-    async def client(self, mode: str) -> AsyncIterator[Client]:
+    async def client(self, mode: str, *extensions: ClientExtension) -> AsyncIterator[Client]:
         async with (
             httpx2.AsyncClient(timeout=DEADLINE) as http,
-            Client(streamable_http_client(self.url, http_client=http), mode=mode) as client,
+            Client(streamable_http_client(self.url, http_client=http), mode=mode, extensions=extensions) as client,
         ):
             await client.list_tools()
             yield client

@@ -11,6 +11,7 @@ import pytest
 
 from ..packaging.test_deploy_haproxy import HAPROXY
 from .balanced import ERAS, SLOTS, Balanced, Counter, balanced
+from .test_tasks import MODERN, Asking, WithTasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed")]
 CLIENTS = 6
@@ -67,6 +68,30 @@ def test_a_killed_server_costs_its_variables_and_nothing_else(tmp_path: Path) ->
         counters = anyio.run(scenario, balancer)
     assert [wrong for counter in counters for wrong in counter.wrong] == []
     assert any(counter.has_lost for counter in counters)
+
+
+def test_a_task_is_answered_whichever_server_is_asked(tmp_path: Path) -> None:
+    code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.1)\n41 + 1"
+
+    async def scenario(balancer: Balanced) -> None:
+        async with balancer.client(MODERN, WithTasks()) as client:
+            one = Asking(client)
+            created = await one.run(code)
+            owner = created.task_id.partition("-")[0]
+            for slot in (each for each in SLOTS if each != owner):
+                assert (await one.ask("tasks/get", created.task_id))["status"] == "working"
+                await anyio.to_thread.run_sync(balancer.end, slot, signal.SIGKILL)
+            assert (await one.ask("tasks/get", created.task_id))["status"] == "working"
+            await client.call_tool("write_file", {"path": "go", "content": "", "session_id": "s"})
+            ended = await one.until(created.task_id, "completed")
+            assert ended["result"]["structuredContent"]["result"] == "42"
+            await anyio.to_thread.run_sync(balancer.start, next(each for each in SLOTS if each != owner))
+            await anyio.to_thread.run_sync(balancer.end, owner, signal.SIGKILL)
+            again = await one.until(created.task_id, "completed")
+            assert again["result"]["structuredContent"]["result"] == "42"
+
+    with balanced(tmp_path, SESSIONS__INLINE_WAIT_SECONDS="0.5", TOOLS__STRUCTURED_CONTENT="always") as balancer:
+        anyio.run(scenario, balancer)
 
 
 def test_a_paused_server_is_replaced_and_comes_back(tmp_path: Path) -> None:
