@@ -41,6 +41,8 @@ from stored_bench import measure_stored
 from views_bench import measure_views
 
 NATIVE, OURS = "python3", "kernelmcp"
+# Until the warm kernel has given back what its start left.
+IDLE_SECONDS = 20.0
 PRINTS = 20_000
 LINES, LINE_CHARS = 200, 100_000  # 20 MB
 
@@ -274,6 +276,15 @@ async def call(client: Client, code: str, **arguments: Any) -> Any:
     return facts
 
 
+async def measure_idle(server: StdioServerParameters) -> Row:
+    """Memory of a server with its pool, by shares: what it shares with others counts for each of them in part."""
+    async with Client(server) as client:
+        await client.list_tools()
+        await asyncio.sleep(IDLE_SECONDS)
+        shares = [process.memory_full_info().pss for process in psutil.Process().children(recursive=True)]
+    return Row("memory (PSS) of an idle server with its warm kernel", "MB", sum(shares) / 2**20, bar=220)
+
+
 async def measure(rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="kmb-") as name:
         rows = [Row(*found) for found in await measure_confinement(Path(name), rounds)]
@@ -291,6 +302,7 @@ async def measure(rounds: int) -> list[Row]:
             args=["-m", "kernelmcp"],
             env={"KERNELMCP_LOGGING__LEVEL": "warning", **os.environ, "KERNELMCP_HOME": str(folder / "home")},
         )
+        rows.append(await measure_idle(server))
         async with (
             kernel(context, OURS, folder) as ours,
             kernel(context, NATIVE, folder) as native,

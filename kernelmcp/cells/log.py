@@ -227,7 +227,7 @@ class CellLog:
         self.is_new = not self.size
         left, self.has_late = unfinished(data)
         self.stopped = [*stopped(data), *left]
-        self.requests = requests(data)
+        self.requests = requests(data, [lines[0] for lines in left.values()])
         return left
 
     # -- write --------------------------------------------------------------------------------------------------
@@ -239,8 +239,8 @@ class CellLog:
         return recorder
 
     def began(self, cell: str, *, may_be_repeated: bool = False, **facts: Any) -> None:
-        """Note that it runs now. If the file has it already, or its request `may_be_repeated`, that is written at once:
-        a cell that began, and of which the file says that it waited, would be run twice."""
+        """Note that it runs now. Written at once if the file has it already, or if its request `may_be_repeated`:
+        otherwise a server that takes over would believe that it waited."""
         if (recorder := self._recorders.get(cell)) is None:
             return
         recorder.lines.append(partial(event.began, cell, event.now(), facts))
@@ -296,8 +296,8 @@ class CellLog:
         for recorder in [one for one in self._recorders.values() if one.late and not one.ops]:
             del self._recorders[recorder.cell]
         if self._unwritten:
-            self._write()  # without events: ended cells come first on a full disk
-        elif parts:
+            self._write()  # ended cells come first on a full disk
+        if parts and not self._unwritten:
             self._write(*parts)
 
     def _write(self, *parts: bytes) -> bool:

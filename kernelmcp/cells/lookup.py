@@ -3,7 +3,7 @@ asked for."""
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from kernelmcp.cells import event
@@ -89,9 +89,11 @@ def stopped(data: bytes) -> list[str]:
     return found[::-1]
 
 
-def requests(data: bytes) -> dict[str, str]:
-    """The last cells that began for HTTP requests of these ids: a balancer repeats a request at once."""
+def requests(data: bytes, unfinished: Iterable[bytes] = ()) -> dict[str, str]:
+    """The last cells that began for HTTP requests of these ids: a balancer repeats a request at once. `unfinished`: the
+    lines of those that never ended, wherever they are."""
     recent = data[data.rfind(b"\n", 0, -REQUESTS_BYTES) + 1 :] if len(data) > REQUESTS_BYTES else data
+    recent = b"\n".join((*unfinished, recent))
     if b'", "request": "' not in recent:
         return {}
     return {found[3].decode(): (found[1] or found[2]).decode() for found in _REQUEST.finditer(recent)}

@@ -16,7 +16,7 @@ import structlog
 from kernelmcp.code_mode import call_policy, refusals
 from kernelmcp.code_mode.audit import Audit
 from kernelmcp.code_mode.call_policy import Verdict
-from kernelmcp.code_mode.command_policy import judge
+from kernelmcp.code_mode.command_policy import UNREADABLE, judge
 from kernelmcp.code_mode.refusals import Refused
 from kernelmcp.code_mode.shown_arguments import shown_arguments
 from kernelmcp.code_mode.tokenized import BYTES_PER_MB, hidden, hidden_kinds, off_loop, with_tokens, with_values
@@ -43,6 +43,8 @@ MAX_SUGGESTED = 20
 MAX_JUDGED = 2
 # The function of a server that waits for a person and has no tools yet (tool_offers.py).
 CONNECT = "connect"
+# The tool of `SHELL`.
+COMMAND = "command"
 _STRUCTURED = b'"structuredContent"'
 
 OUTCOMES: dict[ErrorKind, Outcome] = {
@@ -166,15 +168,26 @@ class Broker:
 
     async def _script_call(self, caller: ToolCaller, call: ToolCall, record: ToolCallRecord) -> ToolCallResult:
         """Answer the shell, which runs the script then. Raises `UpstreamError` if it may not."""
-        rules = self._settings.config.shell.commands
-        verdict = await off_loop(call.size, lambda: judge(rules, call.arguments))
-        record.decision, record.rule = verdict.decision, ", ".join(verdict.rules)
-        if verdict.decision == "deny":
-            raise refusals.commands_denied(verdict.commands, verdict.rules)
-        if verdict.decision == "ask" and not self._is_granted(grant := (SHELL, *sorted(verdict.rules)), caller, record):
-            note = f'They match {", ".join(map(refusals.quoted, grant[1:]))}: "this tool" means whatever does.'
-            await self._ask(grant, note, caller, replace(call, arguments={"commands": list(verdict.commands)}), record)
-        return ToolCallResult({"content": []}, None, False, 0)
+        if call.tool != COMMAND:
+            raise refusals.unknown_tool(SHELL, call.tool, [], suggest=False)
+        answered = set[Grant]()
+        while True:
+            rules = self._settings.config.shell.commands
+            async with caller.session.slots(self._section.concurrent_calls):
+                verdict = await off_loop(call.size, lambda rules=rules: judge(rules, call.arguments))
+            record.decision, record.rule = verdict.decision, ", ".join(verdict.rules)
+            if verdict.decision == "deny":
+                raise refusals.commands_denied(verdict.commands, verdict.rules)
+            asked = {(SHELL, rule) for rule in verdict.rules} - answered if verdict.decision == "ask" else set[Grant]()
+            missing = sorted(grant for grant in asked if not self._is_granted(grant, caller, record))
+            if not missing:
+                return ToolCallResult({"content": []}, None, False, 0)
+            reasons = ", ".join(refusals.quoted(rule) for _, rule in missing)
+            note = f'The reason: {reasons}. "This tool" covers all scripts with this reason.'
+            script = {"script": call.arguments.get("script")} if UNREADABLE in verdict.rules else {}
+            shown = replace(call, arguments={"commands": list(verdict.commands), **script})
+            await self._ask(missing, note, caller, shown, record, in_full=True)
+            answered.update(missing)
 
     # -- what a person does in a browser ------------------------------------------------------------------------
 
@@ -286,7 +299,7 @@ class Broker:
         if self._is_granted(grant, caller, record):
             return server
         note = f"The tool is {news} since it was last accepted." if news is not None else ""
-        await self._ask(grant, note, caller, call, record)
+        await self._ask([grant], note, caller, call, record)
         again = self._server(caller, call)
         if (now := again.tools.get(tool.name)) is None or now.digest != tool.digest:
             raise refusals.withdrawn(call.server, tool.name)
@@ -302,22 +315,33 @@ class Broker:
                 return True
         return False
 
-    async def _ask(self, grant: Grant, note: str, caller: ToolCaller, call: ToolCall, record: ToolCallRecord) -> None:
+    async def _ask(
+        self,
+        grants: list[Grant],
+        note: str,
+        caller: ToolCaller,
+        call: ToolCall,
+        record: ToolCallRecord,
+        *,
+        in_full: bool = False,
+    ) -> None:
+        """Ask the person. An answer for more than this call is for all of `grants`. `in_full`: nothing that they see is
+        shortened."""
         execution = caller.execution
         for offer in self.on_approval:
             offer(execution)
         if (approvals := execution.approvals) is None:
             raise refusals.not_asked(call.server, call.tool, "this client cannot ask its user")
         try:
-            arguments = await off_loop(call.size, lambda: shown_arguments(call.arguments))
-            answer = await approvals.ask(call.server, call.tool, arguments, note, grant)
+            arguments = await off_loop(call.size, lambda: shown_arguments(call.arguments, in_full=in_full))
+            answer = await approvals.ask(call.server, call.tool, arguments, note, tuple(sum(grants, ())))
         except NotAsked as exc:
             raise refusals.not_asked(call.server, call.tool, str(exc)) from None
         record.approved = answer
         if answer == "no":
             raise refusals.declined(call.server, call.tool)
         if answer != "once":
-            (caller.grants if answer == "execution" else caller.session.grants).add(grant)
+            (caller.grants if answer == "execution" else caller.session.grants).update(grants)
 
     # -- the upstream -------------------------------------------------------------------------------------------
 
@@ -368,6 +392,8 @@ class Broker:
         return result
 
     def _note(self, record: ToolCallRecord, use: ToolCalls) -> None:
+        if record.server == SHELL and not use.notes_script(by_rule=bool(record.rule)):
+            return
         if record.decision == "refuse":
             # Limit the length of names that a guest invented.
             record.server, record.tool = _name(record.server), _name(record.tool)

@@ -4,6 +4,7 @@ Decided for each call, in the server. Annotations are the upstream's own claim. 
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -27,9 +28,13 @@ def may_use(settings: UpstreamSettings, principal: str) -> bool:
     return not settings.disabled and (principal == LOCAL or principal in (settings.principals or ()))
 
 
-def most_specific(rules: list[tuple[str, Decision]]) -> tuple[str, Decision]:
+def most_specific(rules: Sequence[tuple[str, Decision]]) -> tuple[str, Decision]:
     """Of two equally specific rules, the stricter one: the order of a table means nothing."""
-    return max(rules, key=lambda rule: (len(_WILD.sub("", rule[0])), STRICTNESS[rule[1]]))
+    return max(rules, key=lambda rule: (specificity(rule[0]), STRICTNESS[rule[1]]))
+
+
+def specificity(pattern: str) -> int:
+    return len(_WILD.sub("", pattern))
 
 
 def decide(settings: UpstreamSettings, section: UpstreamsSection, tool: Tool) -> Verdict:

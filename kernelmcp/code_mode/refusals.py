@@ -134,12 +134,16 @@ def denied(server: str, tool: str, rule: str) -> Refused:
 
 
 def commands_denied(commands: Sequence[str], rules: Sequence[str]) -> Refused:
-    shown, by = ", ".join(map(quoted, commands)), ", ".join(map(quoted, rules))
     return Refused(
         "ToolDenied",
         ", ".join(rules),
-        f"{shown} is denied by the user's settings ([shell] commands: {by}); do it another way, or tell the user",
+        f"the user's settings deny {_some(commands)} ([shell] commands: {_some(rules)}); tell the user",
     )
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - MAX_SUGGESTIONS:,} more" if len(texts) > MAX_SUGGESTIONS else ""
+    return ", ".join(map(quoted, texts[:MAX_SUGGESTIONS])) + more
 
 
 def not_asked(server: str, tool: str, why: str) -> Refused:

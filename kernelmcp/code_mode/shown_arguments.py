@@ -18,18 +18,19 @@ MAX_ITEMS = 8
 _GAP = re.compile(r"(?<=\S) {20,}")
 
 
-def shown_arguments(arguments: dict[str, Any]) -> str:
-    """Return them unchanged, or with long texts and lists truncated in place. Raises `NotAsked` if they are still too
-    long: a person must not approve what they cannot see."""
+def shown_arguments(arguments: dict[str, Any], *, in_full: bool = False) -> str:
+    """Return them unchanged, or with long texts and lists truncated in place, unless `in_full`. Raises `NotAsked` if
+    they are still too long: a person must not approve what they cannot see."""
     text = _dumped(arguments)
-    for text_chars in TEXT_CHARS:
+    for text_chars in () if in_full else TEXT_CHARS:
         if len(text) <= MAX_SHOWN_CHARS:
             return text
         text = _dumped(_shortened(arguments, text_chars))
     if len(text) > MAX_SHOWN_CHARS:
+        even = "" if in_full else " even with shortened values"
         raise NotAsked(
-            f"its arguments take {len(text):,} characters even with shortened values, and a person is shown "
-            f"{MAX_SHOWN_CHARS:,}: give fewer at a time"
+            f"its arguments take {len(text):,} characters{even}, and a person is shown {MAX_SHOWN_CHARS:,}: "
+            "give fewer at a time"
         )
     return text
 

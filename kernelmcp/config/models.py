@@ -117,6 +117,14 @@ class ShellSection(Section):
     """Rules for bash commands, by a pattern of the command with its arguments such as `rm -r*` or `curl *`: `allow`,
     `ask` the user, or `deny`. The most specific pattern decides; without one a command runs."""
 
+    @field_validator("commands")
+    @classmethod
+    def _check_patterns(cls, commands: dict[str, Decision]) -> dict[str, Decision]:
+        for pattern in commands:
+            if pattern != " ".join(pattern.split()) or not pattern.isprintable():
+                raise ValueError(f"{pattern!r} can match no command: words are separated by one blank")
+        return commands
+
 
 class LoggingSection(Section):
     level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(level_name)] = "info"

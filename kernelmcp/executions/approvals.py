@@ -168,7 +168,7 @@ def question(session_id: str, code: str, approval: Approval) -> str:
     what = f"call a tool of your server {approval.server!r}: {approval.tool!a}"
     parts = [
         f"Code in the sandbox (session {session_id!r}) wants to "
-        + ("run bash commands for which your settings have a rule." if approval.server == SHELL else what),
+        + ("run a bash script that your settings ask about." if approval.server == SHELL else what),
         approval.note,
         f"Arguments:\n{_quoted(approval.arguments)}",
         f"The code:\n{_quoted(code)}",

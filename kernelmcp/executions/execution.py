@@ -8,7 +8,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -67,6 +67,8 @@ class Execution:
     is_elsewhere: bool = False
     """It runs in another server: this is what it had put out at some moment."""
     request_id: str | None = None
+    confirm: Callable[[], Awaitable[None]] | None = None
+    """Called before it begins: no other server has its session. Set if its request may be repeated there."""
     """Of the HTTP request that submitted it, if a load balancer may repeat that at another server."""
     session_created: bool = False
     has_minted_session: bool = False

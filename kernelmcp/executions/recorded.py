@@ -103,6 +103,7 @@ def _of_events(lines: list[bytes], execution_id: str, session_id: str, principal
                 pass
     found = Execution(session_id, principal, str(header.get("code", "")), 0, outputs, id=execution_id)
     found.created_at = _time(header.get("at"))
+    found.request_id = header["request"] if isinstance(header.get("request"), str) else None
     return found, began
 
 

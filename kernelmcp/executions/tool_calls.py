@@ -19,6 +19,8 @@ from kernelmcp.output.sanitize import clean, clean_json
 Outcome = Literal["ok", "error", "denied", "timeout", "unavailable", "limit", "cancelled"]
 # Calls that a result names, and that are kept for reading.
 MAX_NAMED = 50
+# Scripts of one execution that are logged because a rule decided.
+MAX_SCRIPTS = 100
 MAX_LOGGED = 200
 # The guest chooses the names of a call's arguments.
 MAX_NAMES = 30
@@ -124,6 +126,14 @@ class ToolCalls:
         self.log: deque[ToolCallRecord] = deque(maxlen=MAX_LOGGED)
         self.refused = 0
         """Calls refused before the policy was applied."""
+
+        self.scripts = 0
+        """Scripts of the shell about which a rule decided."""
+
+    def notes_script(self, *, by_rule: bool) -> bool:
+        """Count a script of the shell. True if it is logged: a loop of them must not displace the other calls."""
+        self.scripts += by_rule
+        return by_rule and self.scripts <= MAX_SCRIPTS
 
     @property
     def tools_called(self) -> dict[str, int]:

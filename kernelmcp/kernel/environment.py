@@ -17,6 +17,8 @@ def kernel_environment(settings: Settings, sandbox: SandboxDirectory, flavor: Fl
     """The variables of one kernel process, read by kernelmcp_kernel/settings.py."""
     return {
         **guest_environment(settings, flavor),
+        # Nobody would answer a kernel that Jupyter starts.
+        "KERNELMCP_ASK_COMMANDS": "1" if settings.config.shell.commands else "",
         "KERNELMCP_SANDBOX_DIRECTORY": str(sandbox.path),
         "JPY_PARENT_PID": str(os.getpid()),
     }
@@ -41,8 +43,6 @@ def guest_environment(settings: Settings, flavor: Flavor) -> dict[str, str]:
     }
     if policy.cpu_seconds is not None:
         found["KERNELMCP_CPU_SECONDS"] = str(policy.cpu_seconds)
-    if settings.config.shell.commands:
-        found["KERNELMCP_ASK_COMMANDS"] = "1"
     if policy.env:
         found["KERNELMCP_ENV"] = json.dumps(policy.env)
     return found

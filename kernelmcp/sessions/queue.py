@@ -232,6 +232,8 @@ class ExecutionQueue:
                 return None
             try:
                 kernel = await self.binding.bind()
+                if execution.confirm is not None:
+                    await execution.confirm()
             except ServerError as exc:
                 execution.failed_to_start(exc)
                 return None
@@ -240,7 +242,7 @@ class ExecutionQueue:
                 return None
             self.life.note(Event.EXECUTION_BEGAN)
             execution.started = time.monotonic()
-            self._log.began(execution.id, may_be_repeated=execution.request_id is not None)
+            self._log.began(execution.id, may_be_repeated=execution.confirm is not None)
             execution.take = partial(self.binding.variables.take, self.binding.variables.begin())
             execution.checkpoint = self._record.newest_with_variables
             execution.persons_cells = self.persons.take_count()

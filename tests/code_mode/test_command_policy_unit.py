@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kernelmcp.code_mode.command_policy import MAX_COMMANDS, UNREADABLE, judge
+from kernelmcp.code_mode.command_policy import MAX_COMMANDS, MAX_WORDS, UNREADABLE, judge
 from kernelmcp.config.upstream_settings import Decision
 
 RULES: dict[str, Decision] = {
@@ -15,9 +15,12 @@ RULES: dict[str, Decision] = {
     "curl *": "deny",
     "ls": "ask",
 }
+ALLOWED, ASKED = ("allow", ()), ("ask", ("rm *",))
+UNREAD = ("ask", (UNREADABLE,))
+Verdict = tuple[str, tuple[str, ...]]
 
 
-def judged(*commands: Any, is_all: Any = True, rules: dict[str, Decision] | None = None) -> tuple[str, tuple[str, ...]]:
+def judged(*commands: Any, is_all: Any = True, rules: dict[str, Decision] | None = None) -> Verdict:
     verdict = judge(RULES if rules is None else rules, {"commands": list(commands), "all": is_all})
     return verdict.decision, verdict.rules
 
@@ -25,34 +28,93 @@ def judged(*commands: Any, is_all: Any = True, rules: dict[str, Decision] | None
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("cat f", ("allow", ())),
-        ("rm f", ("ask", ("rm *",))),
-        ("rm", ("ask", ("rm *",))),
-        ("rmdir d", ("allow", ())),
+        ("cat f", ALLOWED),
+        ("rm f", ASKED),
+        ("rm", ASKED),
+        ("rmdir d", ALLOWED),
+        ("/bin/rm f", ASKED),
+        ("/usr/bin/rm f", ASKED),
         ("rm -i f", ("allow", ("rm -i *",))),
         ("rm -rf /volumes/data", ("deny", ("rm -rf /volumes/*",))),
         ("git push origin main", ("ask", ("git push*",))),
-        ("git pull", ("allow", ())),
+        ("git pull", ALLOWED),
         ("ls", ("ask", ("ls",))),
-        ("ls -l", ("allow", ())),
-        ("echo rm f", ("allow", ())),
-        ("timeout 5 rm f", ("ask", ("rm *",))),
+        ("ls -l", ALLOWED),
+        ("echo rm f", ALLOWED),
+        ("exec", ALLOWED),
+        # What a command runs is a command of the script.
+        ("timeout 5 rm f", ASKED),
+        ("timeout -k 1 5s rm f", ASKED),
+        ("nice -n 5 rm f", ASKED),
+        ("sudo rm f", ASKED),
         ("env A=1 curl http://x", ("deny", ("curl *",))),
-        ("xargs rm -i", ("deny", ("rm -rf /volumes/*",))),
-        ("xargs", ("allow", ())),
-        ("find . -name x -exec rm {} +", ("ask", ("rm *",))),
-        ("alias ll=rm", ("ask", (UNREADABLE,))),
-        ("trap x EXIT", ("ask", (UNREADABLE,))),
+        ("env -u A curl http://x", ("deny", ("curl *",))),
+        ("find . -name x -exec rm {} +", ASKED),
+        ("find . -exec env rm {} ;", ASKED),
+        ("find . -exec rm -i {} ; -exec rm {} ;", ASKED),
+        ("xargs rm -f", ASKED),
+        ("xargs -I {} rm {}", ASKED),
+        ("xargs rm -i", ("allow", ("rm -i *",))),
+        ("xargs", ALLOWED),
+        # A name of a command is none.
+        ("command -v curl", ALLOWED),
+        ("timeout 5 echo curl x", ALLOWED),
+        ("grep -r curl .", ALLOWED),
+        # What runs is not said.
+        ("alias ll=rm", UNREAD),
+        ("trap x EXIT", UNREAD),
+        ("bash run.sh", UNREAD),
+        ("timeout 60 bash run.sh", UNREAD),
+        ("xargs -I{} sh -c x", UNREAD),
+        ("find . -exec sh -c x ;", UNREAD),
+        ("builtin source f", UNREAD),
+        ("command . f", UNREAD),
+        ("./f.sh", UNREAD),
+        ("awk system(x)", UNREAD),
+        ("awk x|getline", UNREAD),
+        ("awk {print}", ALLOWED),
+        (" ".join(["env"] * 20), UNREAD),
     ],
 )
-def test_one_command(command: str, expected: tuple[str, tuple[str, ...]]) -> None:
+def test_one_command(command: str, expected: Verdict) -> None:
     assert judged(command.split()) == expected
 
 
-def test_a_computed_argument_may_be_any() -> None:
-    assert judged(["rm", None]) == ("deny", ("rm -rf /volumes/*",))
-    assert judged(["cat", None]) == ("allow", ())
-    assert judged(["git", None]) == ("ask", ("git push*",))
+@pytest.mark.parametrize(
+    ("rules", "words", "expected"),
+    [
+        (RULES, ["cat", None], ALLOWED),
+        (RULES, ["curl", None], ("deny", ("curl *",))),
+        (RULES, ["git", None], ("ask", ("git push*",))),
+        (RULES, ["rm", "-i", None], ("allow", ("rm -i *",))),
+        # `deny` is for what is certain.
+        (RULES, ["rm", None], ("ask", ("rm *",))),
+        ({"rm -rf *": "deny"}, ["rm", None], ("ask", ("rm -rf *",))),
+        ({"*": "ask", "ls *": "allow"}, ["ls", None], ("allow", ("ls *",))),
+        ({"*": "ask", "ls *": "allow"}, ["cat", None], ("ask", ("*",))),
+        ({"*--force*": "deny"}, ["git", "push", "--force", None], ("deny", ("*--force*",))),
+        ({"*--force*": "deny"}, ["git", "push", None], ("ask", ("*--force*",))),
+        ({"git*push*": "deny"}, ["git", "push", None], ("deny", ("git*push*",))),
+        ({"*/volumes/*": "ask"}, ["rm", "/volumes/data", None], ("ask", ("*/volumes/*",))),
+        ({"[rc]m ?": "deny"}, ["rm", None], ("ask", ("[rc]m ?",))),
+        ({"[cd]p *": "deny"}, ["rm", None], ALLOWED),
+    ],
+)
+def test_a_computed_argument_may_be_any(rules: dict[str, Decision], words: Any, expected: Verdict) -> None:
+    assert judged(words, rules=rules) == expected
+
+
+@pytest.mark.parametrize(
+    ("rules", "command"),
+    [
+        ({"find *": "allow", "*": "ask", "rm *": "deny"}, "find . -exec rm {} +"),
+        ({"timeout *": "allow", "rm *": "deny"}, "timeout 5 rm x"),
+        ({"env *": "allow", "*": "ask", "rm *": "deny"}, "env rm x"),
+        ({"*": "deny", "ls *": "allow"}, "env rm ls x"),
+    ],
+)
+def test_a_rule_for_a_wrapper_frees_nothing_that_it_runs(rules: dict[str, Decision], command: str) -> None:
+    assert judged(command.split(), rules=rules)[0] == "deny"
 
 
 def test_the_strictest_command_decides_and_is_shown() -> None:
@@ -64,24 +126,42 @@ def test_the_strictest_command_decides_and_is_shown() -> None:
 
 @pytest.mark.parametrize("is_all", [False, None, 1, "true"])
 def test_the_user_is_asked_about_what_cannot_be_read(is_all: Any) -> None:
-    assert judged(["cat", "f"], is_all=is_all) == ("ask", (UNREADABLE,))
+    assert judged(["cat", "f"], is_all=is_all) == UNREAD
     assert judged(["curl", "x"], is_all=is_all) == ("deny", ("curl *",))
     assert judged(["cat", "f"], is_all=is_all, rules={"*": "allow"})[0] == "allow"
     assert judged(["cat", "f"], is_all=is_all, rules={})[0] == "allow"
 
 
-@pytest.mark.parametrize("commands", [[[]], [[None]], ["rm"], [5], [None], [[["rm"]]], [["cat"]] * (MAX_COMMANDS + 1)])
-def test_a_guest_that_lies_gets_no_less_than_a_question(commands: Any) -> None:
+@pytest.mark.parametrize(
+    "commands",
+    [
+        [[]],
+        [[None]],
+        ["rm"],
+        [5],
+        [None],
+        [[["rm"]]],
+        [["cat"]] * (MAX_COMMANDS + 1),
+        [["cat", *["f"] * MAX_WORDS]],
+        [["cat", "f" * 10**6]],
+        *[[[name] * 900_000] for name in ("env", "xargs", "-exec", "timeout")],
+        [["find", *["-exec", "env"] * 400_000]],
+        [["env", None] * 400_000],
+    ],
+    ids=lambda commands: str(commands)[:20],
+)
+def test_a_guest_that_lies_gets_no_less_than_a_question_and_costs_little(commands: Any) -> None:
     assert judged(*commands)[0] != "allow"
 
 
 def test_without_commands_nothing_is_decided() -> None:
-    assert judged() == ("allow", ())
+    assert judged() == ALLOWED
     assert judge(RULES, {}).decision == "ask"
 
 
 def test_the_most_specific_rule_decides() -> None:
-    rules: dict[str, Decision] = {"*": "ask", "ls *": "allow", "ls -[Rr]*": "deny"}
+    rules: dict[str, Decision] = {"*": "ask", "ls *": "allow", "ls -[Rr]*": "deny", "g?t *": "deny"}
     assert judged(["ls"], rules=rules) == ("allow", ("ls *",))
     assert judged(["cat", "f"], rules=rules) == ("ask", ("*",))
     assert judged(["ls", "-R"], rules=rules) == ("deny", ("ls -[Rr]*",))
+    assert judged(["git"], rules=rules) == ("deny", ("g?t *",))

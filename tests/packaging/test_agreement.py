@@ -22,6 +22,7 @@ from kernelmcp.config.policy import LayerName, Policy
 from kernelmcp.config.settings import Settings
 from kernelmcp.files import home, safe_open, workspace
 from kernelmcp.kernel.environment import kernel_environment
+from kernelmcp.kernel.for_jupyter import jupyter_environment
 from kernelmcp.output.sanitize import is_readable
 from kernelmcp.pictures.decoder_process import confine as decoder
 from kernelmcp.sessions import installed_packages as server_packages
@@ -77,12 +78,16 @@ def test_every_layer_that_may_be_required_is_one_that_the_probe_tries() -> None:
 
 def test_what_the_server_sets_for_a_kernel_is_what_the_kernel_reads(tmp_path: Path) -> None:
     policy = Policy(workspace_max_mb=77, max_files=88, cpu_seconds=9.5, background_cpu_seconds=11.5, env={"A": "b"})
-    settings = Settings(Values(config=Config.model_validate({"server": {"home": str(tmp_path)}}), policy=policy))
+    given = {"server": {"home": str(tmp_path)}, "shell": {"commands": {"rm *": "ask"}}}
+    settings = Settings(Values(config=Config.model_validate(given), policy=policy))
     environment = kernel_environment(settings, home.SandboxDirectory(tmp_path / "sandbox"), "small")
     read = kernel_settings.read_settings(environment)
     assert read.sandbox == tmp_path / "sandbox"
     assert read.quota == kernel_settings.Quota(77 << 20, 88)
     assert (read.cpu_seconds, read.background_cpu_seconds, read.env) == (9.5, 11.5, {"A": "b"})
+    assert read.ask_commands
+    for_jupyter = kernel_settings.read_settings(jupyter_environment(settings, tmp_path))
+    assert not for_jupyter.ask_commands, "nobody would answer"
     assert read.memory_mb == policy.flavors["small"].memory_mb
     unread = {name for name in environment if name.startswith("KERNELMCP_")} - kernel_settings.VARIABLES
     assert unread <= {"KERNELMCP_HOME"}

@@ -61,7 +61,10 @@ async def test_files_go_in_and_out_of_a_session_that_runs_or_is_stopped(connect:
         assert await refusal(client, "read_file", path="b.bin", encoding="text") == (
             "INVALID_ARGUMENT", "INVALID_ARGUMENT: 'b.bin' is not UTF-8 text\n- Use encoding \"base64\".",
         )  # fmt: skip
-        for content, told in (("", "(empty)"), ("\n", "\n(only white space)")):  # a blank text is no block of a message
+        for content, told in (
+            ("", "[Nothing is there.]"),
+            ("\n", "\n[Nothing of it can be seen.]"),
+        ):  # a blank text is no block of a message
             await call(client, "write_file", path="moved/a.txt", content=content)
             result = await client.call_tool("read_file", {"path": "moved/a.txt"})
             assert (result.content[0].text, result.structured_content["content"]) == (told, content)

@@ -26,7 +26,7 @@ def server(tmp_path: Path) -> Iterator[HttpServer]:
     tokens = {"AUTH__TOKENS__ONE": ONE, "AUTH__TOKENS__OTHER": OTHER}
     with serving(
         tmp_path, TRANSPORT_HTTP__REQUEST_TIMEOUT_SECONDS="100000", **tokens
-    ) as found:  # whose time is not meant
+    ) as found:  # it is not what is tested
         yield found
 
 

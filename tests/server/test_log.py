@@ -1,6 +1,7 @@
 """A cell's record: what the fold makes of messages, what is written when, and what a reader finds after a kill."""
 
 import asyncio
+import errno
 import json
 import os
 import random
@@ -11,7 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from kernelmcp.cells import event, line
+from kernelmcp.cells import event, line, lookup
 from kernelmcp.cells.cell import Outputs
 from kernelmcp.cells.fold import DisplayIds, Fold
 from kernelmcp.cells.line import MAX_CELL_BYTES
@@ -19,6 +20,7 @@ from kernelmcp.cells.log import MAX_EVENT_BYTES, CellLog
 from kernelmcp.cells.lookup import LOG, find, unfinished, whole_lines
 from kernelmcp.cells.tail import Tail
 from kernelmcp.config.models import Policy
+from kernelmcp.executions import recorded
 from kernelmcp.notebook.transcript import Transcript
 
 ONE, TWO = "o" * 22, "t" * 22
@@ -113,6 +115,45 @@ def test_a_cell_that_began_is_not_said_to_have_waited(tmp_path: Path) -> None:
         assert session.kinds()[3:] == [("began", TWO)]
 
     run(tmp_path, steps)
+
+
+def test_a_cell_that_began_on_a_full_disk_is_there_once_it_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps(session: Session) -> None:
+        session.log.submitted(ONE, event.now(), "code", "an-id")
+        session.log.flush()
+        with monkeypatch.context() as full:
+            full.setattr(os, "pwritev", refuse)
+            session.begin(TWO)
+            session.end(TWO)
+        session.log.began(ONE)
+        assert session.kinds() == [("submitted", ONE), ("cell", TWO), ("began", ONE)]
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    run(tmp_path, steps)
+
+
+def test_the_request_of_a_cell_is_known_however_much_it_has_put_out(tmp_path: Path) -> None:
+    def first(session: Session) -> None:
+        recorder = session.log.submitted(ONE, event.now(), "code", "an-id")
+        session.log.began(ONE, may_be_repeated=True)
+        fold = Fold(Outputs(), Policy(), session.ids, recorder.add)
+        fold.hear(*display({"a/b": "x" * 1_500_000}))
+        session.log.flush()
+
+    def second(session: Session) -> None:
+        assert session.log.requests == {"an-id": ONE}
+        [lines] = session.left.values()
+        found = recorded.from_events(lines, ONE, "s", "local", session.log.last_at)
+        assert (found.request_id, found.waited_for_server) == ("an-id", False)
+        session.log.ended(ONE, recorded.to_line(found))
+
+    run(tmp_path, first)
+    run(tmp_path, second)
+    assert lookup.requests(run(tmp_path, lambda session: None).lines()[-1] + b"\n") == {"an-id": ONE}
 
 
 CASES: dict[str, Messages] = {

@@ -71,7 +71,13 @@ def test_no_html_is_an_error(html: str) -> None:
 
 @pytest.mark.parametrize(
     ("printed", "told"),
-    [("", "(no output)"), ("\n", "(no output)"), ("  ", "  (only white space)"), ("\t\n x", "\t\n x")],
+    [
+        ("", "(no output)"),
+        ("\n", "(no output)"),
+        ("  ", "  (no output)"),
+        ("\u200b\ufeff", "\u200b\ufeff(no output)"),
+        ("\t\n x", "\t\n x"),
+    ],
 )
 async def test_every_result_has_a_text_that_is_seen(printed: str, told: str) -> None:
     outputs = Outputs()

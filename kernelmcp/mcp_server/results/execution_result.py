@@ -25,7 +25,7 @@ from kernelmcp.mcp_server.results.links import (
     uri,
 )
 from kernelmcp.mcp_server.results.notes import notes
-from kernelmcp.mcp_server.results.printed import printed, visible
+from kernelmcp.mcp_server.results.printed import is_seen, printed
 from kernelmcp.mcp_server.results.readable import is_empty, readable, says_all
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
 from kernelmcp.mcp_server.results.view import Cursor, View
@@ -241,7 +241,8 @@ def _text(
     if structured["background"] is not None:
         parts.append(background_note(structured["background"]))
     parts += notes(view)
-    return visible("\n".join(part for part in parts if part), "no output")
+    text = "\n".join(part for part in parts if part)
+    return text if is_seen(text) else f"{text}(no output)"
 
 
 def _unsaid(error: str, stderr: str) -> str:

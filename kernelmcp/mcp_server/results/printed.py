@@ -23,10 +23,9 @@ def printed(text: str) -> str:
     return _NOTE.sub("[printed: ", text)
 
 
-def visible(text: str, empty: str) -> str:
-    """The text, with words where nothing would be seen: several models' APIs refuse a block without any. `empty`: they
-    stand for an empty text."""
-    return text if text.strip() else f"{text}({'only white space' if text else empty})"
+def is_seen(text: str) -> bool:
+    """False for a text of blanks and signs without a shape: several models' APIs refuse a block of nothing else."""
+    return any(sign.isprintable() and not sign.isspace() for sign in text)
 
 
 def shown(path: str) -> str:

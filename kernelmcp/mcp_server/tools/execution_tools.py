@@ -143,6 +143,8 @@ class ExecutionTools:
         execution = await self._asked_for(caller, ctx) or await self._repeated(caller, session, cell)
         if execution is None:
             execution = session.submit(cell, timeout, call, request_id=caller.request_id)
+            if caller.request_id is not None and self._registry.fleet is not None:
+                execution.confirm = self._registry.fleet.confirm
             self._views.note_begun(*viewed, execution, ctx)
             if can_ask(ctx):
                 execution.questions = execution.questions or Questions()
@@ -191,9 +193,9 @@ class ExecutionTools:
         execution = session.executions.by_request(caller.request_id)
         if execution is None and (found := session.log.requests.get(caller.request_id)) is not None:
             execution = await self._registry.execution(caller, found)
-        if execution is None or execution.code != cell or execution.waited_for_server:
-            return None
-        return execution
+            if execution.waited_for_server:
+                execution = session.executions.by_request(caller.request_id)  # another copy may be here by now
+        return execution if execution is not None and execution.code == cell else None
 
     async def _answer(
         self, execution: Execution, seconds: float, ctx: Ctx, since: Cursor | None = None

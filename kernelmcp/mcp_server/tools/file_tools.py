@@ -21,7 +21,7 @@ from kernelmcp.files.workspace import Entry, Listing, Quota, Workspace
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import minted_note
 from kernelmcp.mcp_server.results.execution_result import RESOURCE_LINKS_SINCE
-from kernelmcp.mcp_server.results.printed import shown, visible
+from kernelmcp.mcp_server.results.printed import is_seen, shown
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SameSession
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.mcp_server.tools.file_contents import Encoding, about, from_content, picture_result, to_content
@@ -95,7 +95,9 @@ class FileTools:
         text = content if shown_as == "text" or encoding == "base64" else about(path, piece)
         if truncated:
             text += f"\n[... bytes {offset:,} to {end:,} of {piece.size:,}; go on with offset={end} ...]"
-        called = structured_result(result, visible(text, "empty"))
+        if not is_seen(text):
+            text += "[Nothing of it can be seen.]" if text else "[Nothing is there.]"
+        called = structured_result(result, text)
         if truncated and (ctx.protocol_version is None or ctx.protocol_version >= RESOURCE_LINKS_SINCE):
             link = ResourceLink(name=path, uri=source.uri, size=piece.size)
             called.content.append(link)

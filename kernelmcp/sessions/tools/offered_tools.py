@@ -1,8 +1,8 @@
 """Offers the tools of the user's other MCP servers to the sessions' kernels, and attributes each call to an execution.
 
 A kernel is offered tools when a session gets it, and again when they change; a call belongs to an execution, the
-model's or a person's, and ends with it. Without an upstream in the settings or a skill in the home, nothing is
-imported, sent or kept. Must not know policy or MCP.
+model's or a person's, and ends with it. Without an upstream or a rule for commands in the settings, or a skill in
+the home, nothing is imported, sent or kept. Must not know policy or MCP.
 """
 
 import asyncio

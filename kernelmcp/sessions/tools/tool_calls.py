@@ -1,6 +1,6 @@
 """Tool calls by one session's kernels: each becomes a task of its execution, answered by the broker.
 
-Imported only if an upstream is configured. Must not know policy or MCP.
+Imported only with code mode. Must not know policy or MCP.
 """
 
 import asyncio

@@ -123,7 +123,7 @@ class ToolCalls:
         if self._offer is None:
             return failure("ServerUnavailable", NO_OFFER)
         if asked.server not in self._offer.servers:
-            there = ", ".join(sorted(self._offer.servers))
+            there = ", ".join(sorted(name for name in self._offer.servers if not name.startswith("(")))
             return failure("ToolError", f"there is no MCP server {asked.server!r}; there are: {there}")
         if asked.number in caller.numbers:
             return failure("ToolError", "a call already has this number")

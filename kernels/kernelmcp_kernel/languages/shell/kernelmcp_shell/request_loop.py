@@ -22,7 +22,7 @@ from kernelmcp_shell.quota import Quota
 from kernelmcp_shell.shell import EXIT_INTERRUPTED, MAX_OUTPUT_BYTES, Outcome, Shell
 from kernelmcp_shell.small_commands import make_small_commands
 from kernelmcp_shell.streams import Streams
-from kernelmcp_shell.tool_calls.mcp import make_mcp
+from kernelmcp_shell.tool_calls.mcp import ToolCalls, make_mcp
 from kernelmcp_shell.tool_calls.permission import Permission
 from kernelmcp_shell.wget import make_wget
 
@@ -63,17 +63,18 @@ class RequestLoop:
         self._writer = FrameWriter(_FRAMES)
         self._requests: queue.SimpleQueue[Content | None] = queue.SimpleQueue()
         self._environment = dict(_HOME)
+        calls = ToolCalls(self._ask)
         self._commands = {
             **make_programs(self._ask, lambda: self._runs.output_of_programs),
             "curl": make_curl(self._ask, self._files),
-            "mcp": make_mcp(self._ask, self._files),
+            "mcp": make_mcp(calls, self._files),
             "wget": make_wget(self._ask, self._files),
             "kernelmcp-tar": make_tar(self._files),
             **make_facts(options["system"], self._files, self._quota),
             **make_zip_commands(self._files),
             **make_small_commands(self._files),
         }
-        self._permission = Permission(self._ask) if options["ask_commands"] else None
+        self._permission = Permission(calls) if options["ask_commands"] else None
         self._calls: dict[int, tuple[threading.Event, Content]] = {}
         self._call_count = 0
         self._lock = threading.Lock()
@@ -258,7 +259,7 @@ class RequestLoop:
 
     def _refused(self, code: str, write: Callable[[str, str], None]) -> Outcome | None:
         """None if the script may run. Its own shell's aliases and functions were judged when they were made."""
-        refusal = self._permission.refusal(*self._runs.commands(code)) if self._permission else ""
+        refusal = self._permission.refusal(code, *self._runs.commands(code)) if self._permission else ""
         if not refusal:
             return None
         if self._interrupted:

@@ -60,6 +60,9 @@ _STREAMS_BACK = "exec 1>&61 2>&62; "
 # `set` options that bashkit forgets at the end of a cell. All others are its own defaults.
 _OPTIONS = "aefuvxC"
 
+# Where bashkit runs commands that its analysis does not name.
+_NOT_ANALYZED = re.compile(r"\$\{[^}]*(?:\$\(|`)|\(\([^)]*(?:\$\(|`)|\w\[[^\]]*(?:\$\(|`)|@P\}|\bPS4=")
+
 _BUDGETS = (
     ("live intermediate bytes", "a pipe, a variable or a command can hold at most 32 MB at a time"),
     ("aggregate input bytes", "the commands of a cell can read at most 100 MB together"),
@@ -166,7 +169,8 @@ class Shell:
             found = self._bash.analyze(code)
         except BashError:
             return [], False
-        return [[each.name, *each.args] for each in found.commands if each.name is not None], not found.is_opaque
+        is_all = not found.is_opaque and not _NOT_ANALYZED.search(code)
+        return [[each.name, *each.args] for each in found.commands if each.name is not None], is_all
 
     def _has_redefined(self) -> bool:
         if self._redefined is None:

@@ -31,9 +31,7 @@ _FAILED = 1
 _WORD = re.compile(r"[a-z0-9]+")
 
 
-def make_mcp(ask: Ask, files: Files) -> Command:
-    calls = ToolCalls(ask)
-
+def make_mcp(calls: ToolCalls, files: Files) -> Command:
     def run(call: Call) -> Result:
         verb, *rest = call.argv or [""]
         try:
