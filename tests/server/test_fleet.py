@@ -379,6 +379,30 @@ class TestRepeatedRequests:
         assert found[0]["execution_id"] == found[1]["execution_id"]
         assert content(post(both[1], "open('f').read()", "again"))["result"] == "'ran '"
 
+    def test_a_paused_server_leaves_to_the_other_what_waited_in_it(self, servers: Servers, tmp_path: Path) -> None:
+        (shared := tmp_path / "shared").mkdir()
+        volume = {"VOLUMES__DATA": json.dumps({"path": str(shared), "mode": "rw"})}
+        paused, other = (servers.start(slot, **volume) for slot in SLOTS)
+        until = "import os\nwhile not os.path.exists('/volumes/data/go'): pass\nopen('/volumes/data/gone', 'w').close()"
+        code = "open('/volumes/data/ran', 'a').write('ran ')"
+        post(paused, "1", "again")
+        sent = [threading.Thread(target=post, args=(paused, until, "again"))]
+        sent[0].start()
+        assert wait_until(lambda: has_begun(paused, "again"))
+        sent.append(threading.Thread(target=post, args=(paused, code, "again"), kwargs={"X_Request_ID": self.ID}))
+        sent[1].start()
+        [log] = tmp_path.rglob("notebook.jsonl")
+        assert wait_until(lambda: self.ID.encode() in log.read_bytes())
+        paused.process.send_signal(signal.SIGSTOP)
+        assert content(post(other, code, "again", X_Request_ID=self.ID))["status"] == "ok"
+        (shared / "go").touch()  # its kernel is not paused, and ends the cell
+        assert wait_until((shared / "gone").exists)
+        paused.process.send_signal(signal.SIGCONT)
+        assert wait_until(lambda: paused.logged("another server has taken over a session"))
+        assert content(post(paused, "open('/volumes/data/ran').read()", "again"))["result"] == "'ran '"
+        for each in sent:  # it refuses them
+            each.join(DEADLINE)
+
     def test_a_session_that_had_no_name(self, both: tuple[HttpServer, HttpServer]) -> None:
         first = content(post(both[0], "x = 1", X_Request_ID=self.ID))
         both[0].stop()
