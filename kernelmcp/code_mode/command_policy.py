@@ -103,11 +103,15 @@ def _forms(words: Words) -> Iterator[Words]:
         yield [name, *words[1:]]
         waiting += [_until_end(words[at + 1 :]) for at, word in enumerate(words) if word in _RUNS_NEXT]
         if name in _WRAPPERS and not (name == "command" and words[1:2] in (["-v"], ["-V"])):
-            start = next((at for at in range(1, len(words)) if not _OPTION.fullmatch(words[at] or "x")), len(words))
             given: Words = [None] if name == "xargs" else []
-            has_options = any((word or "").startswith("-") for word in words[1:start])
-            # One of the options may take the next word.
-            waiting += [[*words[at:], *given] for at in range(start, start + 1 + has_options) if at < len(words)]
+            waiting += [[*words[at:], *given] for at in _starts(words)]
+
+
+def _starts(words: Words) -> list[int]:
+    """Where the command of a wrapper may begin: behind its options, one of which may take the next word."""
+    found = [at for at, word in enumerate(words) if at and not _OPTION.fullmatch(word or "x")][:2]
+    has_options = any((word or "").startswith("-") for word in words[1 : found[0]]) if found else False
+    return found if has_options and found[-1] == found[0] + 1 else found[:1]
 
 
 def _until_end(words: Words) -> Words:

@@ -111,10 +111,17 @@ def test_a_computed_argument_may_be_any(rules: dict[str, Decision], words: Any, 
         ({"timeout *": "allow", "rm *": "deny"}, "timeout 5 rm x"),
         ({"env *": "allow", "*": "ask", "rm *": "deny"}, "env rm x"),
         ({"*": "deny", "ls *": "allow"}, "env rm ls x"),
+        ({"*": "deny", "ls *": "allow", "env *": "allow"}, "env -u ls rm x"),
     ],
 )
 def test_a_rule_for_a_wrapper_frees_nothing_that_it_runs(rules: dict[str, Decision], command: str) -> None:
     assert judged(command.split(), rules=rules)[0] == "deny"
+
+
+@pytest.mark.parametrize("command", ["timeout 5 ls -l x", "xargs -n 1 ls -l", "nice ls", "env -i A=1 ls"])
+def test_an_option_is_no_command(command: str) -> None:
+    rules: dict[str, Decision] = {"*": "deny", "ls *": "allow", f"{command.split()[0]} *": "allow"}
+    assert judged(command.split(), rules=rules)[0] == "allow"
 
 
 def test_the_strictest_command_decides_and_is_shown() -> None:
