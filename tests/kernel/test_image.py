@@ -130,7 +130,7 @@ def test_what_another_kernel_builds_meanwhile_is_used(package: Path) -> None:
 @contextlib.contextmanager
 def another_builder(image: Path) -> Iterator[None]:
     """A kernel that makes the image as it is now, and has done so once another one waits for it: at the end it has."""
-    made = shutil.copy(image, image.with_name("good.img"))
+    made = Path(shutil.copy(image, image.with_name("good.img")))
     lock = os.open(image.parent, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     waited: list[bool] = []
