@@ -30,6 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from types import MethodType
 from typing import Any, NoReturn
 
@@ -119,7 +120,7 @@ def _fork(wire: socket.socket, request: dict[str, Any], standard: list[int]) -> 
         if request["args"][: len(KERNEL)] == KERNEL:
             _run_kernel(request["args"])
         if request["args"][1:2] != ["-m"]:
-            sys.exit(_run_program(request["args"][1:]))
+            _end_with(partial(_run_program, request["args"][1:]))
         _provide_kernels()
         _run(request["args"])
     for fd in standard:

@@ -4,12 +4,14 @@ Each policy is one of a real host. A listener takes what would leave, and every 
 """
 
 import http.server
+from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 import pytest
+from mcp import Client
 from playwright.async_api import Browser, Dialog, Download, Error, Page
 
-from ..server.support import Connect
+from ..server.conftest import connecting, environment_of
 from ..views.conftest import *  # noqa: F403  # its fixtures
 from ..views.rig import CHROMIUM, POLICIES, UI, Host, View, host_page, served
 
@@ -121,6 +123,14 @@ SPECIFICATIONS = [
 ]
 
 
+@pytest.fixture(scope="module")
+async def client(tmp_path_factory: pytest.TempPathFactory, kernelspec: str) -> AsyncIterator[Client]:
+    """One server for all tests: what attacks a view is in its results, and the views are others each time."""
+    home = tmp_path_factory.mktemp("server") / "home"
+    async with connecting(environment_of(home, kernelspec))(extensions=UI) as client:
+        yield client
+
+
 class Listener(http.server.BaseHTTPRequestHandler):
     """Takes whatever a guest's output sends."""
 
@@ -194,10 +204,10 @@ def nothing_left(host: Host, witness: Witness, said: dict[str, Any], heard: list
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_nothing_that_a_guest_displays_runs_or_leaves(connect: Connect, browser: Browser, policy: str) -> None:
+async def test_nothing_that_a_guest_displays_runs_or_leaves(client: Client, browser: Browser, policy: str) -> None:
     Listener.heard.clear()
     with served(Listener) as port:
-        async with connect(extensions=UI) as client, host_page(browser, client, policy) as host:
+        async with host_page(browser, client, policy) as host:
             witness = Witness(host.page)
             for name, html in MARKUP.items():
                 cell = CELL.format(
@@ -214,10 +224,10 @@ async def test_nothing_that_a_guest_displays_runs_or_leaves(connect: Connect, br
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_chart_is_data_whatever_it_says(connect: Connect, browser: Browser, policy: str) -> None:
+async def test_a_chart_is_data_whatever_it_says(client: Client, browser: Browser, policy: str) -> None:
     Listener.heard.clear()
     with served(Listener) as port:
-        async with connect(extensions=UI) as client, host_page(browser, client, policy) as host:
+        async with host_page(browser, client, policy) as host:
             witness = Witness(host.page)
             for kind, specification in SPECIFICATIONS:
                 code = (
@@ -229,13 +239,13 @@ async def test_a_chart_is_data_whatever_it_says(connect: Connect, browser: Brows
                 nothing_left(host, witness, await view.said(), heard)
 
 
-async def test_a_specification_that_never_ends_is_its_text(connect: Connect, browser: Browser) -> None:
+async def test_a_specification_that_never_ends_is_its_text(client: Client, browser: Browser) -> None:
     specification = {"data": {"sequence": {"start": 0, "stop": 2_000_000_000, "as": "a"}}, "mark": "point"}
     code = (
         "from IPython.display import display\n"
         f"display({{'application/vnd.vegalite.v6+json': {specification!r}, 'text/plain': 'AS TEXT'}}, raw=True)"
     )
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+    async with host_page(browser, client) as host:
         view = await host.run(code)
         await view.shows("AS TEXT")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,10 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
+from kernelmcp_kernel.runtime.places import PACKAGE
+
 from ..processes import is_alive
-from ..starting import forked_kernels
+from ..starting import forked_kernels, start_python
 from .driver import DEADLINE, Broken, Kernel, wait_until
 
 
@@ -59,6 +62,15 @@ def _started(
             client.stop_channels()
             manager.shutdown_kernel(now=True)
         assert wait_until(lambda: not any(is_alive(p) for p in processes))
+
+
+def run_prepare(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`python -m kernelmcp_kernel.prepare` with these variables added to its environment, until it has ended."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    program = PACKAGE / "prepare" / "__main__.py"
+    with start_python(program, *arguments, env={**os.environ, **environment}, text=True, **pipes) as process:
+        out, error = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +13,7 @@ from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE
 from kernelmcp_kernel.packages.distribution import listed
 from kernelmcp_kernel.settings import PackageSettings
 
-from .conftest import running_kernel
+from .conftest import run_prepare, running_kernel
 from .driver import Kernel, Ran
 from .wheels import DEAD_INDEX, make_wheel, serve_index
 
@@ -164,8 +161,7 @@ def test_what_the_distribution_does_not_have_comes_from_an_index(tmp_path: Path)
 )
 def test_a_setup_has_all_of_them_that_can_be_had(tmp_path: Path, absent: tuple[str, ...], prepared: list[str]) -> None:
     environment = distribution(tmp_path, *absent)
-    command = [sys.executable, "-P", "-m", "kernelmcp_kernel.prepare", "pandas"]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    done = run_prepare("pandas", **environment)
     assert (done.returncode, done.stderr) == (0, "")
     setup = json.loads((tmp_path / "home" / "setup.json").read_text())
     assert (setup["requirements"], sorted(wheel["name"] for wheel in setup["wheels"])) == (["pandas"], prepared)

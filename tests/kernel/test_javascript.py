@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ..processes import command_line
@@ -20,16 +21,36 @@ def kernel() -> Iterator[Kernel]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def worlds() -> Iterator[Kernel]:
+    """A kernel whose JavaScript guest each test may break: the next one has another."""
+    with running_kernel() as running:
+        yield running
+
+
+@pytest.fixture
+def new_world(worlds: Kernel) -> Iterator[Kernel]:
+    yield worlds
+    guest_of(worlds).kill()
+    while worlds.run("%%js\n0").state_lost:
+        pass  # it is said until it was seen
+
+
 def js(kernel: Kernel, code: str) -> str:
     """What a cell prints and its result, or its error."""
     ran = kernel.run(f"%%js\n{code}")
     return ran.text() + (ran.result or "") + (ran.error if ran.status == "error" else "")
 
 
+def guest_of(kernel: Kernel) -> psutil.Process:
+    """The one that runs JavaScript."""
+    [guest] = [guest for guest in kernel.guests() if "javascript" in " ".join(command_line(guest))]
+    return guest
+
+
 def workspace(kernel: Kernel) -> Path:
     """Where it is on the host, from what the JavaScript guest was started with."""
-    [arguments] = [found for guest in kernel.guests() if "javascript" in " ".join(found := command_line(guest))]
-    return Path(json.loads(arguments[-1])["workspace"])
+    return Path(json.loads(command_line(guest_of(kernel))[-1])["workspace"])
 
 
 def test_state_is_kept_and_declarations_can_be_made_again(kernel: Kernel) -> None:
@@ -361,16 +382,15 @@ def test_a_million_entries_are_shown_in_part(kernel: Kernel) -> None:
         "process = null; console = null; Error = null",
     ],
 )
-def test_a_cell_that_breaks_its_world_gets_errors_and_not_an_end(code: str) -> None:
-    with running_kernel() as kernel:
-        assert not kernel.run(f"%%js\n{code}; 0").state_lost
-        for cell in ("1 + 1", "throw new Error('mine')", "await null; ({ a: [1] })", "console.log({})", "missing"):
-            ran = kernel.run(f"%%js\n{cell}")
-            assert not ran.state_lost, ran.error
-            assert ran.status in ("ok", "error")
-        kernel.client.complete("%%js\nprocess.e", reply=True, timeout=DEADLINE)
-        kernel.client.inspect("%%js\nprocess", reply=True, timeout=DEADLINE)
-        assert not kernel.run("%%js\n0").state_lost
+def test_a_cell_that_breaks_its_world_gets_errors_and_not_an_end(new_world: Kernel, code: str) -> None:
+    assert not new_world.run(f"%%js\n{code}; 0").state_lost
+    for cell in ("1 + 1", "throw new Error('mine')", "await null; ({ a: [1] })", "console.log({})", "missing"):
+        ran = new_world.run(f"%%js\n{cell}")
+        assert not ran.state_lost, ran.error
+        assert ran.status in ("ok", "error")
+    new_world.client.complete("%%js\nprocess.e", reply=True, timeout=DEADLINE)
+    new_world.client.inspect("%%js\nprocess", reply=True, timeout=DEADLINE)
+    assert not new_world.run("%%js\n0").state_lost
 
 
 def test_pipes_never_block(kernel: Kernel) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,8 +49,14 @@ def settings() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with unpacked_home() as home, running_kernel(KERNELMCP_HOME=str(home), **settings()) as running:
+def home() -> Iterator[Path]:
+    with unpacked_home() as home:
+        yield home
+
+
+@pytest.fixture(scope="module")
+def kernel(home: Path) -> Iterator[Kernel]:
+    with running_kernel(KERNELMCP_HOME=str(home), **settings()) as running:
         ran = running.prepare(ENDLESS)
         assert ran.status == "ok", ran.error
         yield running
@@ -200,8 +207,8 @@ def test_a_font_that_everybody_asks_for_has_a_stand_in(kernel: Kernel, font: str
     assert (len(shown(ran)), ran.text("stderr")) == (1, "")
 
 
-def test_figures_are_shown_after_xkcd_around_the_first_one() -> None:
-    with unpacked_home() as home, running_kernel(KERNELMCP_HOME=str(home), **settings()) as kernel:
+def test_figures_are_shown_after_xkcd_around_the_first_one(home: Path) -> None:
+    with running_kernel(KERNELMCP_HOME=str(home), **settings()) as kernel:
         kernel.run("import matplotlib.pyplot as plt")
         assert len(shown(kernel.run("with plt.xkcd():\n    plt.plot([1]); plt.show()"))) == 1
         assert len(shown(kernel.run("plt.plot([1]);"))) == 1
@@ -245,8 +252,8 @@ def test_characters_that_a_font_lacks_are_one_warning(kernel: Kernel) -> None:
 
 
 @pytest.mark.slow
-def test_a_package_brings_the_font_for_japanese_and_much_of_chinese() -> None:
-    with unpacked_home() as home, running_kernel(KERNELMCP_HOME=str(home), **settings()) as kernel:
+def test_a_package_brings_the_font_for_japanese_and_much_of_chinese(home: Path) -> None:
+    with running_kernel(KERNELMCP_HOME=str(home), **settings()) as kernel:
         assert kernel.run("%pip install -q matplotlib-fontja").status == "ok"
         kernel.run("import matplotlib.pyplot as plt, matplotlib_fontja")
         ran = kernel.run("plt.title('\\u65e5\\u672c\\u8a9e \\u4e2d\\u6587'); plt.plot([1]);")
@@ -323,8 +330,8 @@ def test_nobody_can_click(kernel: Kernel, call: str) -> None:
 
 
 @pytest.mark.parametrize("magic", ["%matplotlib inline", "%pylab inline"])
-def test_the_magics_of_plots_bring_matplotlib(magic: str) -> None:
-    with unpacked_home() as home, running_kernel(KERNELMCP_HOME=str(home), **settings()) as kernel:
+def test_the_magics_of_plots_bring_matplotlib(home: Path, magic: str) -> None:
+    with running_kernel(KERNELMCP_HOME=str(home), **settings()) as kernel:
         ran = kernel.run(f"{magic}\nimport matplotlib.pyplot as plt\nplt.plot([1]);")
         assert (ran.status, len(shown(ran))) == ("ok", 1), ran.error
         assert kernel.run("import sys; 'pandas' in sys.modules").result == "False"

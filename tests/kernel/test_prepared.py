@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from kernelmcp_kernel.runtime.places import PACKAGE
 from tests.prepared_home import prepared_home
 from tests.pyodide_packages import pyodide_folder
 
-from .conftest import running_kernel
+from .conftest import run_prepare, running_kernel
 from .driver import DEADLINE, Kernel, wait_until
 from .wheels import Index, serve_index
 
@@ -31,9 +30,7 @@ MODULES = "import sys; sorted({'numpy', 'pandas', 'matplotlib', 'seaborn', 'PIL'
 
 
 def prepare(home: Path, packages: dict[str, object], *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "KERNELMCP_HOME": str(home), "KERNELMCP_PACKAGES": json.dumps(packages)}
-    command = [sys.executable, "-P", "-m", "kernelmcp_kernel.prepare", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return run_prepare(*arguments, KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=json.dumps(packages))
 
 
 def _fill(index: Index) -> None:
@@ -112,24 +109,39 @@ def test_what_no_image_can_hold_is_left_out_of_it(tmp_path: Path) -> None:
             assert kernel.run("import pure, opens; opens.file.read(4)").result == "'file'"
 
 
+# It breaks each guest in the way that its kernel's environment says: of the arguments, one is a text from there.
+BREAKS = """
+import os, kernelmcp_guest
+def attach(host, folder, note, *_):
+    exec(note)
+kernelmcp_guest.attach = attach
+"""
+
+
+@pytest.fixture(scope="module")
+def breaking(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a kernel with whose image no guest starts."""
+    folder = tmp_path_factory.mktemp("breaking")
+    with serve_index(folder / "index") as index:
+        index.add("breaks", files={"breaks/__init__.py": BREAKS})
+        packages = {"index_url": index.url, "pyodide_url": str(folder), "preinstalled": ["breaks"]}
+        assert prepare(folder / "home", packages).returncode == 0
+    return {"KERNELMCP_HOME": str(folder / "home"), "KERNELMCP_PACKAGES": json.dumps(packages)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["os._exit(3)", "raise ValueError('here')", "while True: pass"])
 def test_a_package_with_which_no_guest_starts_costs_its_place_in_the_image_and_nothing_else(
-    tmp_path: Path, what: str
+    breaking: dict[str, str], what: str
 ) -> None:
-    code = f"import os, kernelmcp_guest\ndef attach(*_):\n    {what}\nkernelmcp_guest.attach = attach\nversion = '1.0'"
-    with serve_index(tmp_path / "index") as index:
-        index.add("breaks", files={"breaks/__init__.py": code})
-        packages = {"index_url": index.url, "pyodide_url": str(tmp_path), "preinstalled": ["breaks"]}
-        assert prepare(tmp_path / "home", packages).returncode == 0
-        environment = {"KERNELMCP_HOME": str(tmp_path / "home"), "KERNELMCP_PACKAGES": json.dumps(packages)}
-        with running_kernel(**environment) as kernel:
-            # One that comes to no end of starting may take 10 s of CPU; 20 were over 60 s at a load of 14.
-            ran = kernel.finish(kernel.send("import sys; 'breaks' in sys.modules"), seconds=5 * DEADLINE)
-            assert ran.result == "False", ran.error
-            kernel.guests()[0].kill()
-            kernel.run("1")
-            assert kernel.run("1 + 1").result == "2"
+    assert list(Path(breaking["KERNELMCP_HOME"], "images").glob("*.img")), "the kernel has one to start with"
+    with running_kernel(**breaking, KERNELMCP_FOLDER_NOTE=what) as kernel:
+        # One that comes to no end of starting may take 10 s of CPU; 20 were over 60 s at a load of 14.
+        ran = kernel.finish(kernel.send("import sys; 'breaks' in sys.modules"), seconds=5 * DEADLINE)
+        assert ran.result == "False", ran.error
+        kernel.guests()[0].kill()
+        kernel.run("1")
+        assert kernel.run("1 + 1").result == "2"
 
 
 @pytest.mark.slow
@@ -243,10 +255,22 @@ def home() -> Iterator[Path]:
         yield home
 
 
+def kernel_of(home: Path) -> AbstractContextManager[Kernel]:
+    packages = {"pyodide_url": str(pyodide_folder()), "index_url": "http://127.0.0.1:9/simple"}
+    return running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=json.dumps(packages))
+
+
 @pytest.fixture
 def kernel(home: Path) -> Iterator[Kernel]:
-    packages = {"pyodide_url": str(pyodide_folder()), "index_url": "http://127.0.0.1:9/simple"}
-    with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=json.dumps(packages)) as kernel:
+    with kernel_of(home) as kernel:
+        yield kernel
+
+
+@pytest.fixture(scope="module")
+def begun(home: Path) -> Iterator[Kernel]:
+    """One for all tests of what comes after a first cell that has taken them from the image."""
+    with kernel_of(home) as kernel:
+        assert kernel.prepare("import numpy as np, pandas as pd").status == "ok"
         yield kernel
 
 
@@ -268,11 +292,11 @@ def test_the_first_cell_gets_them_from_the_image(kernel: Kernel) -> None:
     assert len(kernel.guests()) == 1
 
 
-def test_a_table_is_shown_as_in_a_notebook(kernel: Kernel) -> None:
-    table = "import pandas as pd; t = pd.DataFrame([[i * 100_000 for i in range(20)]] * 9).add_prefix('column_'); "
-    head, *_ = (kernel.run(f"{table}t.head()").result or "").split("\n")
+def test_a_table_is_shown_as_in_a_notebook(begun: Kernel) -> None:
+    table = "t = pd.DataFrame([[i * 100_000 for i in range(20)]] * 9).add_prefix('column_'); "
+    head, *_ = (begun.run(f"{table}t.head()").result or "").split("\n")
     assert head.split() == [f"column_{number}" for number in range(20)]
-    printed = kernel.run("print(t.head())").text()
+    printed = begun.run("print(t.head())").text()
     assert [name for name in printed.split() if name.startswith("column_")] == head.split()
 
 
@@ -331,20 +355,20 @@ def test_what_the_first_cell_finds_is_what_was_written_before_it(kernel: Kernel)
     assert kernel.run("import numpy; open('kept.txt').read()").result == "'x'"
 
 
-def test_an_interrupt_in_numpy_keeps_the_session(kernel: Kernel) -> None:
-    kernel.run("import numpy as np; a = np.random.rand(400, 400)")
-    ran = kernel.interrupt_once_it_prints("print('go')\nwhile True:\n    a = a @ a\n    a /= a.max()")
+def test_an_interrupt_in_numpy_keeps_the_session(begun: Kernel) -> None:
+    begun.run("a = np.random.rand(400, 400)")
+    ran = begun.interrupt_once_it_prints("print('go')\nwhile True:\n    a = a @ a\n    a /= a.max()")
     assert ran.error.startswith("KeyboardInterrupt")
-    assert kernel.run("a.shape").result == "(400, 400)"
+    assert begun.run("a.shape").result == "(400, 400)"
 
 
-def test_an_array_that_is_too_large_is_an_error_that_keeps_the_session(kernel: Kernel) -> None:
-    kernel.run("import numpy as np; x = 1")
-    assert "MemoryError" in kernel.run("np.ones(2**27)").error
-    ran = kernel.run("np.ones(2**29)")  # more than an address has bits for, so numpy does not even try
+def test_an_array_that_is_too_large_is_an_error_that_keeps_the_session(begun: Kernel) -> None:
+    begun.run("x = 1")
+    assert "MemoryError" in begun.run("np.ones(2**27)").error
+    ran = begun.run("np.ones(2**29)")  # more than an address has bits for, so numpy does not even try
     assert ran.error.startswith("ValueError: array is too big")
     assert "work in pieces" in "".join(ran.reply["content"]["traceback"])
-    assert kernel.run("x").result == "1"
+    assert begun.run("x").result == "1"
 
 
 def test_with_little_memory_there_is_no_such_guest(home: Path) -> None:

@@ -32,9 +32,14 @@ def kernelspec() -> str:
 
 @pytest.fixture
 def server_env(tmp_path: Path, kernelspec: str) -> dict[str, str]:
+    return environment_of(tmp_path / "home", kernelspec)
+
+
+def environment_of(home: Path, kernelspec: str) -> dict[str, str]:
+    """Of a server that has this home."""
     return {
         **os.environ,
-        "KERNELMCP_HOME": str(tmp_path / "home"),
+        "KERNELMCP_HOME": str(home),
         "KERNELMCP_SERVER__RUNTIME": f"/tmp/kmt-{os.getpid()}",
         "KERNELMCP_KERNELS__KERNELSPEC": kernelspec,
         # test_results.py has what clients get without it.
@@ -51,6 +56,11 @@ def server_env(tmp_path: Path, kernelspec: str) -> dict[str, str]:
 @pytest.fixture
 def connect(server_env: dict[str, str]) -> Connect:
     """`async with connect(mode="legacy", SESSIONS__INLINE_WAIT_SECONDS="1") as client`."""
+    return connecting(server_env)
+
+
+def connecting(server_env: dict[str, str]) -> Connect:
+    """Starts servers with this environment."""
 
     @asynccontextmanager
     async def connect(
