@@ -399,6 +399,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int =
 def test_archives_that_are_too_large_or_damaged_are_refused_by_what_reads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert (reading.MAX_MEMBERS, reading.MAX_UNPACKED_BYTES) == (20_000, 256 << 20)
     monkeypatch.setattr(reading, "MAX_MEMBERS", 500)  # making as many and as much as may be takes seconds
     monkeypatch.setattr(reading, "MAX_UNPACKED_BYTES", 8 << 20)
     many = [member(f"archive-1.0/{number}") for number in range(reading.MAX_MEMBERS)]
