@@ -63,6 +63,7 @@ async def finished(client: Client, code: str, **arguments: Any) -> dict[str, Any
     found = await run(client, code, **arguments)
     execution = found["execution_id"]
     while found["status"] == "running":
+        await asyncio.sleep(0.05)  # some servers let no call wait
         found = await call(client, "get_execution", execution_id=execution)
     return found
 
@@ -417,7 +418,7 @@ async def test_checkpoints_share_what_has_not_changed(connect: Connect, tmp_path
 
 async def until_listed(client: Client, name: str, session_id: str = "s") -> None:
     while name not in await listed(client, session_id):  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)  # it takes two seconds, and a look some milliseconds of both processes
 
 
 async def test_a_killed_server_loses_nothing_once_a_cell_is_checkpointed(connect: Connect, tmp_path: Path) -> None:
