@@ -246,8 +246,9 @@ async def test_a_journal_of_an_older_version_still_answers(connect: Connect, tmp
 @pytest.mark.parametrize("again", ["", "clear_output()\n    "])
 async def test_what_a_running_cell_keeps_on_disk_has_bounds(connect: Connect, tmp_path: Path, again: str) -> None:
     code = (
-        "from IPython.display import clear_output, display\nfor _ in range(6):\n    "
-        f"{again}for _ in range(11): display({{'text/plain': '\\x01' * 1_600_000}}, raw=True)\n    time.sleep(0.1)\n"
+        "from IPython.display import clear_output, display\nfor _ in range(4):\n    "
+        f"{again}for n in range(11): display({{'text/plain': '\\x01' * (110_000 if n else 1_600_000)}}, raw=True)\n"
+        "    time.sleep(0.1)\n"
         "print('all of it', flush=True)\ntime.sleep(1000)"
     )
     async with connect(SESSIONS__INLINE_WAIT_SECONDS="1") as client:
