@@ -31,7 +31,8 @@ LARGE = {
     "an exception's name and text": "raise type('E' * 3_000_000, (Exception,), {})('\\x01' * 3_000_000)",
     "names of files": (
         "for i in range(300): open(f'{i}' + '\\x01' * 200, 'w').close()\n"
-        "import os\ndeep = '/'.join(['\\x02' * 200] * 10)\nos.makedirs(deep, exist_ok=True); open(deep + '/f', 'w').close()"
+        "import os\ndeep = '/'.join(['\\x02' * 200] * 10)\nos.makedirs(deep, exist_ok=True)\n"
+        "open(deep + '/f', 'w').close()"
     ),
     "comms": "from ipykernel.comm import Comm\nComm(target_name='x' * 3_000_000, data={'y' * 3_000_000: 1})",
     "tables": "for i in range(200): display({'text/markdown': '\\x01' * 50_000, 'text/html': 'x'}, raw=True)",
