@@ -304,18 +304,23 @@ async def test_a_checkpoint_that_was_tampered_with_is_refused_and_the_session_go
     async with connect() as client:
         await run(client, "x = 1", session_id="other")
         await call(client, "checkpoint_session", session_id="other", name="a")
-        for number, (why, change) in enumerate(damage.items()):
-            session = f"s{number}"
-            await run(client, "x = 1; open('f', 'w').write('one')", session_id=session)
-            await call(client, "checkpoint_session", session_id=session, name="a")
-            await run(client, "x = 2; open('f', 'w').write('two')", session_id=session)
-            [state] = (each / "state" for each in folders(tmp_path) if session in str(each))
+        await run(client, "x = 1; open('f', 'w').write('one')", session_id="s")
+        await call(client, "checkpoint_session", session_id="s", name="a")
+        await run(client, "x = 2; open('f', 'w').write('two')", session_id="s")
+        [state] = (each / "state" for each in folders(tmp_path) if "other" not in str(each))
+        files = (state, tmp_path / "home/state.key")
+        whole = [file.read_bytes() for file in files]
+        for why, change in damage.items():
             change(state)
-            assert why in await refused(client, "restore_session", session_id=session, name="a")
-            fork = {"from_session": session, "from_checkpoint": "a", "session_id": "n"}
+            assert why in await refused(client, "restore_session", session_id="s", name="a")
+            fork = {"from_session": "s", "from_checkpoint": "a", "session_id": "n"}
             assert why in await refused(client, "create_session", **fork)
-            found = await run(client, "x, open('f').read()", session_id=session)
+            found = await run(client, "x, open('f').read()", session_id="s")
             assert (found["result"], found["state_lost"]) == ("(2, 'two')", False)
+            for file, content in zip(files, whole, strict=True):
+                file.write_bytes(content)
+        await call(client, "restore_session", session_id="s", name="a")
+        assert (await run(client, "x, open('f').read()", session_id="s"))["result"] == "(1, 'one')"
         assert [each for each in names_of_sessions(tmp_path) if each.startswith("n")] == [], "no half a fork is left"
 
 
