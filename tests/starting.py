@@ -43,8 +43,9 @@ MAX_LINE_BYTES = 1 << 28
 FLUSH_SECONDS = 0.5
 # A program's name, for ps, is written over its arguments: room for the longest.
 _ROOM = " " * 8192
-# What an interpreter or the C library reads once, when it starts.
+# What an interpreter or the C library reads once, when it starts; a fork does as PYTHONUNBUFFERED says.
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC")
+_FORKS_READ = "PYTHONUNBUFFERED"
 
 cold = False
 """Whether the test that runs now is about starts."""
@@ -185,7 +186,7 @@ def _can_fork(env: Mapping[str, str], options: Mapping[str, Any]) -> bool:
 
 
 def _of_interpreter(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
+    return {name: value for name, value in env.items() if name.startswith(_READ_AT_START) and name != _FORKS_READ}
 
 
 @functools.cache

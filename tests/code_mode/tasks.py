@@ -247,33 +247,31 @@ def _text(content: Iterable[Any]) -> str:
 async def compare(names: Iterable[str], env: dict[str, str], upstreams: dict[str, StdioServerParameters]) -> Found:
     """Tasks in both ways, which must come to the same answer."""
     found: Found = {}
-    async with a_model(env, upstreams) as client:
+    async with a_model(env, upstreams) as client, AsyncExitStack() as stack:
+        clients = {name: await stack.enter_async_context(Client(each)) for name, each in upstreams.items()}
+        defined = sum([definitions((await each.list_tools()).tools) for each in clients.values()])
         for name in names:
-            classic, expected = await one_by_one(TASKS[name], upstreams)
+            classic, expected = await one_by_one(TASKS[name], clients, defined)
             ours, shown = await in_cells(TASKS[name], client, name)
             assert shown[-1].splitlines()[: expected.count("\n") + 1] == expected.splitlines(), shown
             found[name] = Compared(classic, ours, shown)
     return found
 
 
-async def one_by_one(task: Task, upstreams: dict[str, StdioServerParameters]) -> tuple[Read, str]:
-    """With clients of the servers themselves."""
-    read = Read()
-    async with AsyncExitStack() as stack:
-        clients = {name: await stack.enter_async_context(Client(each)) for name, each in upstreams.items()}
-        read.definitions = sum([definitions((await client.list_tools()).tools) for client in clients.values()])
+async def one_by_one(task: Task, clients: dict[str, Client], defined: int) -> tuple[Read, str]:
+    """With clients of the servers themselves, whose definitions are so many tokens."""
+    read = Read(definitions=defined)
 
-        async def call(server: str, tool: str, **arguments: Any) -> str:
-            result = await clients[server].call_tool(tool, arguments)
-            assert not result.is_error, result
-            text = _text(result.content)
-            read.calls += 1
-            read.written += tokens(json.dumps({"name": tool, "arguments": arguments}))
-            read.results += tokens(text)
-            return text
+    async def call(server: str, tool: str, **arguments: Any) -> str:
+        result = await clients[server].call_tool(tool, arguments)
+        assert not result.is_error, result
+        text = _text(result.content)
+        read.calls += 1
+        read.written += tokens(json.dumps({"name": tool, "arguments": arguments}))
+        read.results += tokens(text)
+        return text
 
-        answer = await task.one_by_one(call)
-    return read, answer
+    return read, await task.one_by_one(call)
 
 
 @asynccontextmanager

@@ -4,6 +4,8 @@ Tested elsewhere: a loop of more calls than a cell may make (test_calls.py), rep
 `tool_reply` as a call (tests/kernel/test_tools_attacks.py), upstreams that speak no MCP (tests/upstreams).
 """
 
+import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from ..processes import command_line
 from ..server.support import server_of_test
+from ..starting import python_command
 from .conftest import Modelling
 from .support import CRM, Model, settings_of
 
@@ -153,8 +156,8 @@ async def test_floods_are_refused_and_the_rest_is_answered(model: Modelling) -> 
 async def test_an_upstream_that_comes_late_is_found(model: Modelling, tmp_path: Path) -> None:
     """Nobody can call a server that has never answered, so it is tried again by itself."""
     seen = tmp_path / "seen"
-    script = f"test -e {seen} || {{ touch {seen}; exit 1; }}; exec {sys.executable} {CRM}"
-    async with model(toml=f"[upstreams.servers.late]\ncommand = '/bin/sh'\nargs = ['-c', '{script}']") as one:
+    script = f"test -e {seen} || {{ touch {seen}; exit 1; }}; exec {shlex.join(python_command(CRM))}"
+    async with model(toml=f"[upstreams.servers.late]\ncommand = '/bin/sh'\nargs = ['-c', {json.dumps(script)}]") as one:
         await one.ready("late")
 
 

@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from ..packaging.test_deploy_haproxy import CONFIGURATION, HAPROXY
 from ..starting import DEADLINE
-from .http_support import HttpServer, serving
+from .http_support import NO_TLS, HttpServer, serving
 from .support import wait_until
 
 ERAS = ("legacy", "auto", "2026-07-28")
@@ -60,7 +60,7 @@ class Balanced:
 
     def _answers(self) -> bool:
         try:
-            return httpx2.get(f"http://127.0.0.1:{self.port}/ready").status_code == 200
+            return httpx2.get(f"http://127.0.0.1:{self.port}/ready", verify=NO_TLS).status_code == 200
         except httpx2.HTTPError:
             return False
 
@@ -80,7 +80,7 @@ class Balanced:
     @asynccontextmanager
     async def client(self, mode: str, *extensions: ClientExtension) -> AsyncIterator[Client]:
         async with (
-            httpx2.AsyncClient(timeout=DEADLINE) as http,
+            httpx2.AsyncClient(timeout=DEADLINE, verify=NO_TLS) as http,
             Client(streamable_http_client(self.url, http_client=http), mode=mode, extensions=extensions) as client,
         ):
             await client.list_tools()

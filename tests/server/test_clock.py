@@ -12,13 +12,13 @@ from mcp import Client
 from .support import Connect, wait_until
 from .test_session_life import call
 
-pytestmark = [pytest.mark.anyio, pytest.mark.cold]  # the clock is the loader's to change
+pytestmark = pytest.mark.anyio
 LIBRARY = Path(libfaketime.__file__).parent / "vendor/libfaketime/src/libfaketime.so.1"
 NAMES = ["a", "b", "c"]
 
 
 def clock(setting: Path) -> dict[str, str]:
-    """A clock that a file sets, at any time: +31d, -31d, +0."""
+    """A clock that a file sets, at any time: +31d, -31d, +0. The loader changes it, so such a server is no fork."""
     if not LIBRARY.exists():
         pytest.skip("libfaketime has no library for this machine")
     variables = {"FAKETIME_TIMESTAMP_FILE": str(setting), "FAKETIME_NO_CACHE": "1", "DONT_FAKE_MONOTONIC": "1"}

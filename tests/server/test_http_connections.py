@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from mcp import Client
 
-from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, run, serving
+from .http_support import INITIALIZE, JSON_HEADERS, NO_TLS, HttpServer, run, serving
 from .support import DEADLINE
 
 
@@ -21,7 +21,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
 
 def raw_client(server: HttpServer) -> httpx2.AsyncClient:
     """Requests as nobody's library would send them."""
-    return httpx2.AsyncClient(base_url=server.base, headers=JSON_HEADERS, timeout=DEADLINE)
+    return httpx2.AsyncClient(base_url=server.base, headers=JSON_HEADERS, timeout=DEADLINE, verify=NO_TLS)
 
 
 @pytest.mark.anyio

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from ..processes import descendants
-from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, error_code, run, serving
+from .http_support import INITIALIZE, JSON_HEADERS, NO_TLS, HttpServer, error_code, run, serving
 from .support import DEADLINE, wait_until
 
 pytestmark = pytest.mark.cold
@@ -60,7 +60,7 @@ async def until(server: HttpServer, session: str, state: str) -> None:
 @asynccontextmanager
 async def calling(server: HttpServer, how: str, code: str, session: str) -> AsyncIterator[None]:
     """A call whose connection is lost where this ends, without a word to the server."""
-    async with httpx2.AsyncClient(timeout=DEADLINE) as http:
+    async with httpx2.AsyncClient(timeout=DEADLINE, verify=NO_TLS) as http:
         if how == "streamable":
             opened = await http.post(server.mcp, content=json.dumps(INITIALIZE), headers=JSON_HEADERS)
             headers = {**JSON_HEADERS, "Mcp-Session-Id": opened.headers["mcp-session-id"]}
@@ -132,7 +132,7 @@ async def test_what_is_broken_off_in_the_middle_leaves_nothing(server: HttpServe
     async def once(client: Any) -> None:
         with server.connect() as connection:
             connection.sendall(half + headers + b"\r\n" + body[:20].encode())
-        async with httpx2.AsyncClient(timeout=DEADLINE) as http:
+        async with httpx2.AsyncClient(timeout=DEADLINE, verify=NO_TLS) as http:
             opened = await http.post(server.mcp, content=json.dumps(INITIALIZE), headers=JSON_HEADERS)
             legacy = JSON_HEADERS | {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
             async with http.stream("GET", server.mcp, headers=legacy):

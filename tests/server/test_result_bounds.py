@@ -31,10 +31,11 @@ LARGE = {
     "an exception's name and text": "raise type('E' * 3_000_000, (Exception,), {})('\\x01' * 3_000_000)",
     "names of files": (
         "for i in range(300): open(f'{i}' + '\\x01' * 200, 'w').close()\n"
-        "import os\ndeep = '/'.join(['\\x02' * 200] * 10)\nos.makedirs(deep); open(deep + '/f', 'w').close()"
+        "import os\ndeep = '/'.join(['\\x02' * 200] * 10)\nos.makedirs(deep, exist_ok=True)\n"
+        "open(deep + '/f', 'w').close()"
     ),
     "comms": "from ipykernel.comm import Comm\nComm(target_name='x' * 3_000_000, data={'y' * 3_000_000: 1})",
-    "tables": "for i in range(500): display({'text/markdown': '\\x01' * 50_000, 'text/html': 'x'}, raw=True)",
+    "tables": "for i in range(200): display({'text/markdown': '\\x01' * 50_000, 'text/html': 'x'}, raw=True)",
 }
 
 
@@ -106,7 +107,7 @@ async def test_no_mixture_of_outputs_makes_a_larger_one(connect: Connect, seed: 
             lines = []
             for _ in range(chance.randrange(1, 12)):
                 bundle = ", ".join(f"{chance.choice(pieces)}: {chance.choice(values)}" for _ in range(3))
-                lines.append(f"for _ in range({chance.choice([1, 20, 150])}): display({{{bundle}}}, raw=True)")
+                lines.append(f"for _ in range({chance.choice([1, 20, 50])}): display({{{bundle}}}, raw=True)")
                 lines.append(f"print({chance.choice(values)})")
             code = "\n".join([*lines, "def handler(event, context): return [1e15, '\\x01' * 20_000]", values[0]])
             await check(client, await run(client, code, event={}), code)

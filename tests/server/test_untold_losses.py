@@ -61,6 +61,7 @@ async def until_begun(client: Client) -> None:
 async def ended(client: Client, code: str) -> CallToolResult:
     result = await execute(client, code, session_id="s")
     while fields(result)["status"] == "running":
+        await asyncio.sleep(0.05)
         result = await client.call_tool("get_execution", {"execution_id": fields(result)["execution_id"]})
     return result
 

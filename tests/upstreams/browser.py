@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from ..starting import start_server
 from .conftest import DEADLINE
 
-KERNELMCP = (sys.executable, "-m", "kernelmcp")
 
-
-def login(tmp_path: Path, *, start: tuple[str, ...] = KERNELMCP) -> subprocess.CompletedProcess[str]:
-    """Whatever name the address has that is shown, the browser finds it on this machine."""
-    command = [*start, "upstreams", "login", "guarded", "--no-browser"]
-    process = subprocess.Popen(
-        [*command, "--config", str(tmp_path / "mcp.toml")],
+def login(
+    tmp_path: Path, *, start: Callable[..., subprocess.Popen[Any]] = start_server
+) -> subprocess.CompletedProcess[str]:
+    """`start` starts kernelmcp. Whatever name the address has that is shown, the browser finds it on this machine."""
+    process = start(
+        *("upstreams", "login", "guarded", "--no-browser", "--config", str(tmp_path / "mcp.toml")),
         env={**os.environ, "KERNELMCP_HOME": str(tmp_path / "home"), "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -33,4 +34,4 @@ def login(tmp_path: Path, *, start: tuple[str, ...] = KERNELMCP) -> subprocess.C
         with urllib.request.urlopen(here, timeout=DEADLINE) as page:
             assert b"You are logged in" in page.read()
     out, err = process.communicate(timeout=DEADLINE)
-    return subprocess.CompletedProcess(command, process.returncode, shown + out, err)
+    return subprocess.CompletedProcess(process.args, process.returncode, shown + out, err)

@@ -1,4 +1,4 @@
-"""A second server's upstreams: `python -m tests.upstreams.calling HOME MCP_TOML CALLS` calls `guarded` so often, and
+"""A second server's upstreams: `python calling.py HOME MCP_TOML CALLS` calls `guarded` so often, and
 prints how many calls failed, with why."""
 
 from __future__ import annotations

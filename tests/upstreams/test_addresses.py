@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -16,6 +16,7 @@ from kernelmcp.upstreams.addresses import AddressRefused, AddressRules, is_publi
 from kernelmcp.upstreams.bounded_http import BoundedTransport
 from kernelmcp_kernel.network.allowed_hosts import is_public as is_public_to_guests
 
+from ..starting import start_python
 from .browser import login
 from .conftest import DEADLINE, HERE, Started
 
@@ -24,10 +25,10 @@ NAME = "mcp.example.com"
 REFUSED = "an address that is not public; if that is intended, set private_addresses = true"
 
 
-def started_with(names: dict[str, list[str]], connected: Path) -> tuple[str, ...]:
-    """A command that is kernelmcp with these names; each has one address after the other."""
+def starting_with(names: dict[str, list[str]], connected: Path) -> partial[subprocess.Popen[str]]:
+    """Starts kernelmcp with these names; each has one address after the other."""
     connected.touch()
-    return (sys.executable, str(HERE / "changing_names.py"), json.dumps(names), str(connected))
+    return partial(start_python, HERE / "changing_names.py", json.dumps(names), str(connected))
 
 
 def renamed(url: str, name: str = NAME) -> str:
@@ -39,12 +40,12 @@ def try_guarded(tmp_path: Path, url: str, addresses: list[str], more: str = "") 
     (tmp_path / "mcp.toml").write_text(f'[upstreams.servers.guarded]\nurl = "{url}"\n{more}')
     connected = tmp_path / "connected"
     host = httpx2.URL(url).raw_host.decode()
-    command = [*started_with({host: addresses}, connected), "upstreams", "try", "guarded"]
-    done = subprocess.run(
-        [*command, "--config", str(tmp_path / "mcp.toml")],
-        env={"KERNELMCP_HOME": str(tmp_path / "home")}, capture_output=True, text=True, timeout=DEADLINE,
+    process = starting_with({host: addresses}, connected)(
+        *("upstreams", "try", "guarded", "--config", str(tmp_path / "mcp.toml")),
+        env={"KERNELMCP_HOME": str(tmp_path / "home")}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr, connected.read_text().splitlines()
+    said, _ = process.communicate(timeout=DEADLINE)
+    return process.returncode, said, connected.read_text().splitlines()
 
 
 @pytest.mark.parametrize("address", [LOOPBACK, "10.1.2.3", METADATA, "0.0.0.0"])
@@ -149,7 +150,7 @@ def login_at(
     url = renamed(started("oauth_server.py", "3600", "0", wrong))
     (tmp_path / "mcp.toml").write_text(f'[upstreams.servers.guarded]\nurl = "{url}"\n{more}')
     connected = tmp_path / "connected"
-    start = started_with({NAME: [PUBLIC], **names}, connected)
+    start = starting_with({NAME: [PUBLIC], **names}, connected)
     return login(tmp_path, start=start), connected.read_text().splitlines()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import subprocess
 import urllib.request
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from kernelmcp.upstreams.catalogue import UpstreamError
 from kernelmcp.upstreams.logins.login_file import check_usable
 from kernelmcp.upstreams.upstreams import Upstreams
 
+from ..starting import start_python
 from .browser import login
 from .conftest import DEADLINE, Opened, Started, on_stdio, until
 
@@ -111,17 +112,16 @@ async def test_two_servers_renew_one_login_after_each_other(opened: Opened, star
     toml = settings(started("oauth_server.py", LONG, USES))
     (tmp_path / "mcp.toml").write_text(toml)
     assert (await anyio.to_thread.run_sync(login, tmp_path)).returncode == 0
-    other = await anyio.open_process(
-        [sys.executable, "-m", "tests.upstreams.calling", tmp_path / "home", tmp_path / "mcp.toml", str(CALLS)],
-        cwd=Path(__file__).parents[2],
-        stderr=None,
+    other = start_python(
+        *(Path(__file__).with_name("calling.py"), str(tmp_path / "home"), str(tmp_path / "mcp.toml"), str(CALLS)),
+        stdout=subprocess.PIPE,
+        text=True,
     )
     async with opened(toml) as upstreams:
         for number in range(CALLS):
             assert await call(upstreams, "echo", value=number) == number
-        assert other.stdout is not None
-        assert (await other.stdout.receive()).decode().strip() == "0"
-        await other.wait()
+        said, _ = await anyio.to_thread.run_sync(other.communicate)
+        assert said.strip() == "0"
         renewals = await call(upstreams, "renewals")
         assert isinstance(renewals, int)
         assert renewals > CALLS // 3
