@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 from functools import partial
@@ -69,7 +70,8 @@ def test_a_server_that_another_program_starts_is_the_command_and_ends_with_it(en
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["id"] == 1
         process.kill()
-        assert process.stdout.read() == b""  # at once: nobody is left who could write
+        assert select.select([process.stdout], [], [], DEADLINE)[0]
+        assert process.stdout.read() == b"", "nobody is left who could write"
 
 
 def test_a_fork_offers_what_a_start_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
