@@ -1,6 +1,6 @@
 """The same work in kernelmcp, in native ipykernel and in other engines that give a model's code somewhere to run.
 
-    scripts/compare [--only NAME,...] [--rounds N] [--calls N] [--print]
+    scripts/compare [--only NAME,...] [--rounds N] [--calls N] [--limit SECONDS] [--print]
 
 Each engine is installed in an environment of its own (.cache/compare; uv finds Python 3.12), started as its
 documentation says, and called by one client. In each round every engine is started once, one after the other, so that
@@ -41,7 +41,6 @@ BEGIN, END = "<!-- made by scripts/compare -->\n", "<!-- end -->"
 ENVIRONMENTS = ROOT / ".cache" / "compare"
 BASELINE = "ipykernel"
 PATIENCE_SECONDS = 120
-LIMIT_SECONDS = 5
 # Output that an engine loses now and then is no wall against an attack, and a variable is there without it.
 ATTEMPTS = 5
 # Of a loop that nobody stops.
@@ -83,7 +82,7 @@ class Found:
     through: list[str] = field(default_factory=list[str])
 
 
-async def measure(environment: Environment, found: Found, calls: int, *, all_of_it: bool) -> None:
+async def measure(environment: Environment, found: Found, calls: int, limit: int, *, all_of_it: bool) -> None:
     """One start of an engine: what it can do, or what it costs."""
     before = set(psutil.Process().children(recursive=True))
     with tempfile.TemporaryDirectory(prefix="kmc-") as folder:
@@ -100,7 +99,7 @@ async def measure(environment: Environment, found: Found, calls: int, *, all_of_
                     if world is not None:
                         await _qualities(run, found)
                         found.through = await _attacks(run, world)
-                        await _time_limit(run, found)
+                        await _time_limit(run, found, limit)
                         found.looked_at = True
                         return
                     times: list[float] = []
@@ -132,13 +131,13 @@ async def _qualities(run: Run, found: Found) -> None:
         found.picture = "as a file"
 
 
-async def _time_limit(run: Run, found: Found) -> None:
+async def _time_limit(run: Run, found: Found, seconds: int) -> None:
     """The last one: some engines do not survive it."""
     await run("survivor = 271828")
     begun = time.monotonic()
     with suppress(Exception):
-        await asyncio.wait_for(run(LOOP, LIMIT_SECONDS), PATIENCE_SECONDS)
-    if not LIMIT_SECONDS - 1 < time.monotonic() - begun < 60:  # it was not begun, or not stopped
+        await asyncio.wait_for(run(LOOP, seconds), PATIENCE_SECONDS)
+    if not seconds - 1 < time.monotonic() - begun < 60:  # it was not begun, or not stopped
         return
     found.stopped = "variables lost"
     with suppress(Exception):
@@ -184,7 +183,7 @@ def _pss_mb(without: set[psutil.Process]) -> float:
     return total / 1e6
 
 
-async def compare(names: list[str], rounds: int, calls: int) -> dict[str, Found]:
+async def compare(names: list[str], rounds: int, calls: int, limit: int) -> dict[str, Found]:
     environments = {peer.name: Environment(peer, ENVIRONMENTS) for peer in PEERS if peer.name in names}
     results = {name: Found() for name in environments}
     ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
@@ -202,7 +201,7 @@ async def compare(names: list[str], rounds: int, calls: int) -> dict[str, Found]
                 continue
             print(f"round {number}: {name}", file=sys.stderr)
             try:
-                await measure(environment, found, calls, all_of_it=not found.looked_at)
+                await measure(environment, found, calls, limit, all_of_it=not found.looked_at)
             except Exception as exc:  # noqa: BLE001  # another engine's; the others are still measured
                 found.failed += 1
                 print(f"{name}: {_leaf(exc)!r}", file=sys.stderr)
@@ -263,12 +262,15 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(peer.name for peer in PEERS), metavar="NAME,...")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=50)
+    parser.add_argument(
+        "--limit", type=int, default=5, help="seconds after which a loop is to be stopped; for the page 5"
+    )
     parser.add_argument("--print", action="store_true", help="print the table, write nothing")
     options = parser.parse_args()
     names = options.only.split(",")
     if unknown := set(names) - {peer.name for peer in PEERS}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    results = asyncio.run(compare(names, options.rounds, options.calls))
+    results = asyncio.run(compare(names, options.rounds, options.calls, options.limit))
     text = f"{machine(options.rounds, options.calls)}\n\n{tables(results)}"
     for name, found in results.items():
         print(f"{name}: through: {', '.join(found.through) or 'none'}", file=sys.stderr)

@@ -18,8 +18,10 @@ import pytest
 
 from .accounting import Account, ProcessCount, adopt_orphans, cpu_seconds, reap_orphans, yardstick_seconds
 
-# pytest rewrites each assert when it imports a test; kept, the next worker and the next run only read it.
+# pytest rewrites each assert when it imports a test; kept, the next worker and the next run only read it. So with what
+# tests start: environments are kept, and would be compiled at each start.
 sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 HERE = Path(__file__).parent
 DURATIONS = HERE / "durations.json"

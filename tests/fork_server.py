@@ -8,7 +8,8 @@ environment was set, all forks of one process share a hash seed, `/proc/PID/envi
 taken apart at the end, and pydantic's models of the tools' arguments have been built.
 
 A forked server has one child from its beginning, which forks the server's kernel processes.
-Programs in Python that servers start (upstreams) are forks for `relay.py`, which stands in for them.
+Programs in Python that servers start (upstreams), and servers that others start (examples, other clients), are forks
+for `relay.py`, which stands in for them.
 """
 
 from __future__ import annotations
@@ -154,8 +155,13 @@ def _run_for(relay: socket.socket, request: dict[str, Any], standard: list[int])
         exit_now(status)
 
     _take_on(request, standard)
+    is_server = request["args"][1:2] == ["-m"]
+    if is_server:
+        _provide_kernels()  # before there is a thread
     threading.Thread(target=end_with_it, daemon=True).start()
     vars(os)["_exit"] = end
+    if is_server:
+        _run(request["args"])
     status = 0
     try:
         _run_program(request["args"][1:])

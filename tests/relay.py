@@ -1,6 +1,7 @@
 """Stands in for a Python program that somebody else starts, as servers start upstreams: the program is a fork.
 
     python -I -S relay.py ADDRESS PROGRAM ARGUMENT...
+    python -I -S relay.py ADDRESS -m kernelmcp ARGUMENT...
 
 Asks the fork server at ADDRESS, hands on its own pipes and environment, and ends as the program does. When it is
 killed, so is the program. Imports little, for it is started often.

@@ -130,12 +130,21 @@ def start_server(
     return start([*COMMAND, *arguments], env=dict(env), stdin=stdin, stdout=stdout, **options)
 
 
+def server_command() -> list[str]:
+    """The command by which somebody else, such as another client, starts a server; it becomes a fork."""
+    return _of_others(COMMAND[1:])
+
+
 def python_command(program: Path, *arguments: str) -> list[str]:
     """The command by which somebody else starts a Python program of the tests; it becomes a fork."""
+    return _of_others([str(program), *arguments])
+
+
+def _of_others(arguments: list[str]) -> list[str]:
     if not _can_fork(os.environ, {}):
-        return [sys.executable, str(program), *arguments]
+        return [sys.executable, *arguments]
     relay = str(Path(__file__).with_name("relay.py"))
-    return [sys.executable, "-I", "-S", relay, fork_server().address, str(program), *arguments]
+    return [sys.executable, "-I", "-S", relay, fork_server().address, *arguments]
 
 
 def start_python(program: Path, *arguments: str, **options: Any) -> subprocess.Popen[Any]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 from functools import partial
@@ -14,7 +15,7 @@ from mcp import Client
 
 from . import starting
 from .processes import command_line
-from .starting import DEADLINE, over_stdio, run_kernelmcp, start_server
+from .starting import DEADLINE, over_stdio, run_kernelmcp, server_command, start_server
 
 
 @pytest.fixture(params=["forked", "cold"])
@@ -56,6 +57,21 @@ def test_it_is_a_child_of_this_process_with_its_own_command_line(env: dict[str, 
         ]
         process.send_signal(signal.SIGKILL)
         assert process.wait(DEADLINE) == -signal.SIGKILL
+
+
+def test_a_server_that_another_program_starts_is_the_command_and_ends_with_it(env: dict[str, str]) -> None:
+    command = [*server_command(), "serve"]
+    done = subprocess.run([*command, "--nonsense"], env=env, capture_output=True, text=True, timeout=DEADLINE)
+    assert (done.returncode, done.stdout, "--nonsense" in done.stderr) == (2, "", True)
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        process.kill()
+        assert select.select([process.stdout], [], [], DEADLINE)[0]
+        assert process.stdout.read() == b"", "nobody is left who could write"
 
 
 def test_a_fork_offers_what_a_start_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

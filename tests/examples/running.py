@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..kept import kept
+from ..starting import server_command
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -78,12 +80,10 @@ class Desk:
         programs = folder / "bin"
         programs.mkdir()
         launcher = programs / "kernelmcp"
-        launcher.write_text(f'#!/bin/sh\nenv > "{self.seen}"\nexec "{sys.executable}" -m kernelmcp "$@"\n')
+        launcher.write_text(f'#!/bin/sh\nenv > "{self.seen}"\nexec {shlex.join(server_command())} "$@"\n')
         launcher.chmod(0o755)
-        # PYTHONDONTWRITEBYTECODE would have each run compile all packages again.
-        kept_names = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self.environment = {
-            **kept_names,
+            **os.environ,
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "KERNELMCP_HOME": str(folder / "home"),
             "KERNELMCP_SERVER__RUNTIME": f"/tmp/kmt-{os.getpid()}",

@@ -10,7 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from ..starting import DEADLINE
+from ..starting import DEADLINE, start_server
 from .compose import DOCKERFILE, SERVICE, image_environment, mounts, substituted
 from .running import EXAMPLES
 
@@ -39,9 +39,9 @@ def bearer(name: str) -> dict[str, str]:
 
 
 @contextmanager
-def started(command: list[str], environment: Mapping[str, str], ready: str, headers: dict[str, str]) -> Iterator[None]:
+def started(process: subprocess.Popen[bytes], ready: str, headers: dict[str, str]) -> Iterator[None]:
     """A service, once this address answers 200."""
-    with subprocess.Popen(command, env=dict(environment)) as process:
+    with process:
         try:
             anyio.run(answers, ready, headers, process)
             yield
@@ -82,7 +82,7 @@ def test_each_user_of_the_application_has_a_session(tmp_path: Path) -> None:
     service = f"http://127.0.0.1:{port}"
     program = [sys.executable, str(EXAMPLES / "fastapi_service.py")]
     with (
-        started(program, environment, f"{service}/kernel/ready", bearer("alice")),
+        started(subprocess.Popen(program, env=environment), f"{service}/kernel/ready", bearer("alice")),
         httpx2.Client(base_url=service, timeout=DEADLINE) as http,
     ):
 
@@ -142,8 +142,7 @@ def test_the_server_of_the_compose_file_serves_a_team(tmp_path: Path) -> None:
     program, *arguments = SERVICE["command"]
     assert program == "kernelmcp"
     server = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", program, *arguments]
-    with started(command, environment, f"{server}/ready", {}):
+    with started(start_server(*arguments, env=environment, stdin=None, stdout=None), f"{server}/ready", {}):
         url = f"{server}/mcp"
         read = "x = int(open('/volumes/shared/sales.csv').read()) + 1\nx"
         assert anyio.run(read_x, url, "team", bearer("alice"), read).startswith("42")

@@ -19,6 +19,14 @@ def _silent(_: str) -> None:
     """The build's messages go nowhere."""
 
 
+class Begun(Exception):
+    """The first message of a build: all that comes after it is the same whatever was the reason, and is built once."""
+
+
+def _begins(message: str) -> None:
+    raise Begun(message)
+
+
 def _contents(runtime: Path) -> dict[str, bytes]:
     return {file.relative_to(runtime).as_posix(): file.read_bytes() for file in runtime.rglob("*") if file.is_file()}
 
@@ -67,8 +75,16 @@ def test_a_changed_guest_source_rebuilds_only_the_image(built: Path) -> None:
 @pytest.mark.parametrize("name", MADE)
 def test_what_is_missing_is_built_again(built: Path, name: str) -> None:
     (built / "_runtime" / name).unlink()
+    with pytest.raises(Begun, match="building the boot image"):
+        build_runtime(built, _begins)
+
+
+def test_what_is_missing_is_there_after_a_build(built: Path) -> None:
+    for name in MADE:
+        (built / "_runtime" / name).unlink()
     assert build_runtime(built, _silent) is True
-    assert (built / "_runtime" / name).is_file()
+    assert all((built / "_runtime" / name).is_file() for name in MADE)
+    assert build_runtime(built, _silent) is False
 
 
 def test_a_module_that_the_bundle_cannot_hold_fails_the_build_and_keeps_what_was_there(built: Path) -> None:
@@ -101,19 +117,19 @@ def test_a_training_that_fails_fails_the_build_and_keeps_what_was_there(built: P
         "_runtime/vega/node_modules/vega/build/vega.min.js",
     ],
 )
-def test_without_network_a_needed_build_fails_and_leaves_what_was_there(built: Path, damaged: str) -> None:
+def test_what_is_damaged_is_fetched_again(built: Path, damaged: str) -> None:
     file = built / damaged
     file.write_bytes(file.read_bytes() + b"\n")
+    with pytest.raises(Begun, match="fetching Pyodide"):
+        build_runtime(built, _begins)
+
+
+def test_without_network_a_needed_build_fails_and_leaves_what_was_there(built: Path) -> None:
+    (built / "_runtime" / "site" / "comm" / "__init__.py").unlink()
     before = _contents(built)
     with pytest.raises(BuildError, match="npm packages"):
         build_runtime(built, _silent)
     assert _contents(built) == before
-
-
-def test_a_missing_package_file_is_noticed(built: Path) -> None:
-    (built / "_runtime" / "site" / "comm" / "__init__.py").unlink()
-    with pytest.raises(BuildError, match="npm packages"):
-        build_runtime(built, _silent)
 
 
 def test_a_failing_image_build_shows_what_node_said_and_keeps_the_old_image(built: Path) -> None:

@@ -1,8 +1,8 @@
 """deploy/agent-sandbox, as the API server and the official client see it.
 
-The official client (`k8s-agent-sandbox`, 165 MB, not among the test dependencies) is installed for its tests, and runs
-against a small API server. `scripts/sandbox_definitions` compares the manifests, and the shapes of manifests.py, with
-agent-sandbox's own resource definitions.
+The official client (`k8s-agent-sandbox`, 165 MB, not among the test dependencies) is installed for its tests, once for
+a machine, and runs against a small API server. `scripts/sandbox_definitions` compares the manifests, and the shapes of
+manifests.py, with agent-sandbox's own resource definitions.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
+from ..kept import kept
 from .manifests import AGENT_SANDBOX, SANDBOX_SPECS, Schema, an_object, load_all, pod_of
 
 CLIENT = "k8s-agent-sandbox>=1.0.8,<2"
+INSTALL_SECONDS = 600
 MANIFESTS = [manifest for file in sorted(AGENT_SANDBOX.glob("*.yaml")) for manifest in load_all(file)]
 
 
@@ -209,10 +212,14 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def installed() -> Iterator[None]:
     """The official client can be imported."""
-    folder = tmp_path_factory.mktemp("client")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--target", folder, CLIENT], check=True)
+
+    def fill(folder: Path) -> None:
+        install = [sys.executable, "-m", "uv", "--quiet", "pip", "install", "--python", sys.executable]
+        subprocess.run([*install, "--target", folder, CLIENT], check=True, timeout=INSTALL_SECONDS)
+
+    folder = kept(f"{CLIENT}-{sys.implementation.cache_tag}", fill)
     sys.path.append(str(folder))  # behind what is here already
     yield
     sys.path.remove(str(folder))

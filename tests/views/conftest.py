@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Browser
 
 from ..server.conftest import *  # noqa: F403  # its fixtures
-from .rig import chromium
+from .rig import Tab, chromium, open_tab
 
 
 @pytest.fixture(scope="module")
@@ -17,4 +17,10 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 async def browser() -> AsyncIterator[Browser]:
     async with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+async def tab(browser: Browser) -> AsyncIterator[Tab]:
+    async with open_tab(browser) as found:
         yield found

@@ -11,6 +11,7 @@ import threading
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -19,7 +20,7 @@ from mcp import Client
 from mcp.client.extension import advertise
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, Tool
-from playwright.async_api import Browser, Frame, Page, async_playwright
+from playwright.async_api import Browser, Frame, Page, ViewportSize, async_playwright
 
 from kernelmcp_kernel.runtime.npm import npm_ci
 
@@ -30,6 +31,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 HOST = Path(__file__).parent / "host"
 UI = [advertise("io.modelcontextprotocol/ui", {"mimeTypes": ["text/html;profile=mcp-app"]})]
 DOCUMENT = "ui://kernelmcp/output"
+VIEWPORT: ViewportSize = {"width": 800, "height": 1000}
 INLINE = "script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'"
 POLICIES = {
     # What the specification demands of a host if nothing is declared.
@@ -49,6 +51,7 @@ def _fetch(folder: Path) -> None:
     npm_ci(folder, HOST)
 
 
+@cache
 def modules() -> Path:
     """The public AppBridge, and what it needs, from npm. Fetched once for a machine."""
     lock = (HOST / "package-lock.json").read_bytes()
@@ -69,6 +72,7 @@ class Pages(http.server.SimpleHTTPRequestHandler):
 
     def end_headers(self) -> None:
         parts = urlsplit(self.path)
+        self.send_header("Cache-Control", "max-age=3600")  # a host loads a hundred modules
         if parts.path == "/sandbox.html":
             self.send_header("Content-Security-Policy", POLICIES[parse_qs(parts.query)["policy"][0]])
         super().end_headers()
@@ -202,26 +206,54 @@ async def chromium() -> AsyncIterator[Browser]:
             await browser.close()
 
 
-@asynccontextmanager
-async def host_page(browser: Browser, client: Client, policy: str = "spec") -> AsyncIterator[Host]:
-    """A page of its own, with no view yet."""
+class Tab:
+    """A page for one host after another: each has a new document, whose scripts the browser has compiled already."""
 
-    async def read(uri: str) -> str:
+    def __init__(self, page: Page, port: int, sandbox: int) -> None:
+        self._page = page
+        self._port = port
+        self._sandbox = sandbox
+        self._client: Client
+
+    async def read(self, uri: str) -> str:
+        """For its views."""
         try:
-            return (await client.read_resource(uri)).model_dump_json(by_alias=True, exclude_none=True)
+            return (await self._client.read_resource(uri)).model_dump_json(by_alias=True, exclude_none=True)
         except MCPError as exc:
             return json.dumps({"error": str(exc)})
 
-    with served(Pages) as port, served(Pages) as sandbox:
-        context = await browser.new_context(viewport={"width": 800, "height": 1000})
-        page = await context.new_page()
-        await page.expose_function("mcp", read)
-        await page.goto(f"http://127.0.0.1:{port}/host.html")
-        await page.evaluate("port => { window.sandboxPort = port }", sandbox)
-        await page.wait_for_function("() => Boolean(window.openView)")
-        host = Host(page, client, policy)
+    @asynccontextmanager
+    async def host(self, client: Client, policy: str = "spec") -> AsyncIterator[Host]:
+        """A host with no view yet."""
+        self._client = client
+        await self._page.set_viewport_size(VIEWPORT)
+        await self._page.goto(f"http://127.0.0.1:{self._port}/host.html")
+        await self._page.evaluate("port => { window.sandboxPort = port }", self._sandbox)
+        await self._page.wait_for_function("() => Boolean(window.openView)")
+        host = Host(self._page, client, policy)
         await host.prepare()
         try:
             yield host
         finally:
+            await self._page.goto("about:blank")  # no view reads from a client that has gone
+
+
+@asynccontextmanager
+async def open_tab(browser: Browser) -> AsyncIterator[Tab]:
+    """In a context of its own."""
+    with served(Pages) as port, served(Pages) as sandbox:
+        context = await browser.new_context()
+        page = await context.new_page()
+        tab = Tab(page, port, sandbox)
+        await page.expose_function("mcp", tab.read)
+        try:
+            yield tab
+        finally:
             await context.close()
+
+
+@asynccontextmanager
+async def host_page(browser: Browser, client: Client, policy: str = "spec") -> AsyncIterator[Host]:
+    """A host on a page of its own, with no view yet."""
+    async with open_tab(browser) as tab, tab.host(client, policy) as host:
+        yield host

@@ -6,10 +6,10 @@ from typing import Any
 
 import anyio
 import pytest
-from playwright.async_api import Browser, Error, Frame
+from playwright.async_api import Error, Frame
 
 from ..server.support import Connect
-from .rig import CHROMIUM, POLICIES, UI, dumped, host_page
+from .rig import CHROMIUM, POLICIES, UI, Tab, dumped
 
 # ruff: noqa: E501, RUF001  # cells, and what is seen of them, as they are
 
@@ -36,8 +36,8 @@ display({"text/html": html, "text/plain": "table"}, raw=True)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_all_outputs_are_seen_in_their_order(connect: Connect, browser: Browser, policy: str) -> None:
-    async with connect(extensions=UI) as client, host_page(browser, client, policy) as host:
+async def test_all_outputs_are_seen_in_their_order(connect: Connect, tab: Tab, policy: str) -> None:
+    async with connect(extensions=UI) as client, tab.host(client, policy) as host:
         view = await host.run(MIXED)
         await view.see("iframe")  # before its page is read, a view shows what the result has
         await view.shows("to stderr")
@@ -56,8 +56,8 @@ async def test_all_outputs_are_seen_in_their_order(connect: Connect, browser: Br
         assert (await view.said())["calls"] == []
 
 
-async def test_a_cell_without_output_is_one_line(connect: Connect, browser: Browser) -> None:
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+async def test_a_cell_without_output_is_one_line(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run("x = 1\ny = 2")
         await view.shows("✓")
         await view.shows("▸ 2 lines")
@@ -71,8 +71,8 @@ async def test_a_cell_without_output_is_one_line(connect: Connect, browser: Brow
         await view.until(is_taller)
 
 
-async def test_what_became_of_the_variables_is_in_the_line(connect: Connect, browser: Browser) -> None:
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+async def test_what_became_of_the_variables_is_in_the_line(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         result = await client.call_tool("execute_code", {"code": "x = 1"})
         await client.call_tool(
             "stop_session", {"session_id": dumped(result)["_meta"]["kernelmcp/result"]["session_id"]}
@@ -83,10 +83,10 @@ async def test_what_became_of_the_variables_is_in_the_line(connect: Connect, bro
         assert "restored" not in await view.text()
 
 
-async def test_text_is_seen_while_the_cell_runs(connect: Connect, browser: Browser) -> None:
+async def test_text_is_seen_while_the_cell_runs(connect: Connect, tab: Tab) -> None:
     code = "import asyncio, os\nprint('step 1')\nawait asyncio.sleep(1)\nprint('step 2')\n"
     code += "while not os.path.exists('go'): await asyncio.sleep(.05)\nprint('step 3')"
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.open(code)
         results: list[Any] = []
 
@@ -105,10 +105,10 @@ async def test_text_is_seen_while_the_cell_runs(connect: Connect, browser: Brows
         assert (await view.text()).count("step 1") == 1
 
 
-async def test_a_view_goes_on_after_a_result_that_says_running(connect: Connect, browser: Browser) -> None:
+async def test_a_view_goes_on_after_a_result_that_says_running(connect: Connect, tab: Tab) -> None:
     async with (
         connect(extensions=UI, SESSIONS__INLINE_WAIT_SECONDS="0.2") as client,
-        host_page(browser, client) as host,
+        tab.host(client) as host,
     ):
         view = await host.run(
             "import asyncio\nfor n in range(4):\n    print('line', n)\n    await asyncio.sleep(1)\n'end'"
@@ -118,10 +118,10 @@ async def test_a_view_goes_on_after_a_result_that_says_running(connect: Connect,
         await view.shows("'end'")
 
 
-async def test_a_person_can_ask_for_a_stop(connect: Connect, browser: Browser) -> None:
+async def test_a_person_can_ask_for_a_stop(connect: Connect, tab: Tab) -> None:
     async with (
         connect(extensions=UI, SESSIONS__INLINE_WAIT_SECONDS="0.2") as client,
-        host_page(browser, client) as host,
+        tab.host(client) as host,
     ):
         view = await host.run("import asyncio\nprint('begun')\nawait asyncio.sleep(60)")
         await view.shows("begun")
@@ -139,8 +139,8 @@ async def test_a_person_can_ask_for_a_stop(connect: Connect, browser: Browser) -
         await view.shows("✗ interrupted")
 
 
-async def test_an_error_is_folded(connect: Connect, browser: Browser) -> None:
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+async def test_an_error_is_folded(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run("def f(x):\n    return 1 / x\nf(0)")
         await view.see("summary")
         await view.shows("ZeroDivisionError: division by zero")
@@ -149,9 +149,9 @@ async def test_an_error_is_folded(connect: Connect, browser: Browser) -> None:
         await view.shows("return 1 / x")
 
 
-async def test_a_table_is_sorted_filtered_and_paged(connect: Connect, browser: Browser) -> None:
+async def test_a_table_is_sorted_filtered_and_paged(connect: Connect, tab: Tab) -> None:
     first_row = "[...document.querySelectorAll('tbody tr:first-child > *')].map(cell => cell.innerText)"
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run(TABLE)
         await view.shows("50 rows × 2 columns · page 1 of 3")
         for expected in ("-10", "39"):
@@ -187,10 +187,10 @@ HOSTILE_TABLES = [
 ]
 
 
-async def test_grouped_rows_and_columns_are_a_table_as_well(connect: Connect, browser: Browser) -> None:
+async def test_grouped_rows_and_columns_are_a_table_as_well(connect: Connect, tab: Tab) -> None:
     texts = "[...document.querySelectorAll('tr')].map(row => [...row.children].map(cell => cell.innerText).join('|'))"
     shown = "HTML('{}<table class=\"dataframe\">' + {!r} + '</table>')"
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         imported = "from IPython.display import HTML; "
         view = await host.run(imported + shown.format("", GROUPED))
         await view.shows("3 rows × 2 columns")
@@ -206,8 +206,8 @@ async def test_grouped_rows_and_columns_are_a_table_as_well(connect: Connect, br
         await view.shows("1 row × 1 column")
 
 
-async def test_pictures_files_and_the_notebook_are_saved_by_the_host(connect: Connect, browser: Browser) -> None:
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+async def test_pictures_files_and_the_notebook_are_saved_by_the_host(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run(MIXED)
         await view.see("iframe")
         await view.see("img")
@@ -228,9 +228,9 @@ async def test_pictures_files_and_the_notebook_are_saved_by_the_host(connect: Co
 
 
 @pytest.mark.parametrize("poor", ["no meta", "no reads", "neither", "forgotten"])
-async def test_a_poor_host_shows_what_the_result_has(connect: Connect, browser: Browser, poor: str) -> None:
+async def test_a_poor_host_shows_what_the_result_has(connect: Connect, tab: Tab, poor: str) -> None:
     code = MIXED + "\n'the end'"
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         result = dumped(await client.call_tool("execute_code", {"code": code}))
         if poor in ("no meta", "neither"):
             del result["_meta"]
@@ -246,8 +246,8 @@ async def test_a_poor_host_shows_what_the_result_has(connect: Connect, browser: 
         assert (await view.text()).count("the end") == 1
 
 
-async def test_a_host_that_sends_nothing_sees_a_line(connect: Connect, browser: Browser) -> None:
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+async def test_a_host_that_sends_nothing_sees_a_line(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.open("x = 1")
         await view.shows("running")
         await host.page.evaluate("views[0].bridge.sendToolCancelled({reason: 'test'})")
@@ -255,8 +255,8 @@ async def test_a_host_that_sends_nothing_sees_a_line(connect: Connect, browser: 
         assert await view.height() <= MAX_STRIP_PX
 
 
-async def test_a_host_that_sends_everything_twice_shows_it_once(connect: Connect, browser: Browser) -> None:
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+async def test_a_host_that_sends_everything_twice_shows_it_once(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         code = "print('on' + 'ce')"
         result = await client.call_tool("execute_code", {"code": code})
         view = await host.open(code)
@@ -267,9 +267,9 @@ async def test_a_host_that_sends_everything_twice_shows_it_once(connect: Connect
         assert (await view.text()).count("once") == 1
 
 
-async def test_the_theme_and_a_narrow_window(connect: Connect, browser: Browser) -> None:
+async def test_the_theme_and_a_narrow_window(connect: Connect, tab: Tab) -> None:
     ink = "getComputedStyle(document.documentElement).color"
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run(MIXED + "print('x' * 500)")
         await view.see("iframe")
         await host.page.evaluate("views[0].bridge.setHostContext({theme: 'dark'})")
@@ -289,8 +289,8 @@ async def test_the_theme_and_a_narrow_window(connect: Connect, browser: Browser)
         assert not await view.frame.evaluate(f"{root}.scrollWidth > {root}.clientWidth")
 
 
-async def test_the_keyboard_reaches_everything(connect: Connect, browser: Browser) -> None:
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+async def test_the_keyboard_reaches_everything(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run(MIXED + TABLE + "1 / 0")
         await view.see("summary")
         assert await view.frame.evaluate("document.querySelectorAll('[onclick], a').length") == 0
@@ -302,22 +302,22 @@ async def test_the_keyboard_reaches_everything(connect: Connect, browser: Browse
         assert await view.frame.evaluate("document.querySelector('[role=status]').innerText") != ""
 
 
-async def test_hostile_sizes_and_bundles_cost_a_line(connect: Connect, browser: Browser) -> None:
+async def test_hostile_sizes_and_bundles_cost_a_line(connect: Connect, tab: Tab) -> None:
     code = """
 from IPython.display import display
-for number in range(10_000):
+for number in range(1_500):  # policy.max_outputs is 1000
     display(number)
 display({"text/html": 5, "image/png": ["no", "picture"], "application/json": {"a": [1, None]}}, raw=True)
 print("\\r".join(f"{n}%" for n in range(2000)))
 """
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run(code)
         await view.shows("more objects are not shown")
         await view.shows("1999%")
         assert "1998%" not in await view.text()
 
 
-async def test_charts_and_tables_are_drawn_from_their_data(connect: Connect, browser: Browser) -> None:
+async def test_charts_and_tables_are_drawn_from_their_data(connect: Connect, tab: Tab) -> None:
     vega = {
         "data": {"values": [{"a": name, "b": number} for name, number in zip("ABC", (28, 55, 43), strict=True)]},
         "mark": "bar",
@@ -332,7 +332,7 @@ from IPython.display import display
 display({{"application/vnd.vegalite.v6+json": {vega!r}, "text/plain": "a vega chart"}}, raw=True)
 display({{"application/vnd.plotly.v1+json": {plotly!r}, "text/plain": "a plotly figure"}}, raw=True)
 """
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run(code)
 
         async def are_drawn() -> bool:
@@ -360,10 +360,10 @@ BAR = {"mark": "bar", "encoding": {"x": {"field": "a"}, "y": {"field": "b"}}}
     ids=["not a specification", "what would be loaded", "what fails while it is drawn"],
 )
 async def test_a_chart_that_cannot_be_drawn_is_its_text(
-    connect: Connect, browser: Browser, specification: dict[str, Any]
+    connect: Connect, tab: Tab, specification: dict[str, Any]
 ) -> None:
     code = f"from IPython.display import display\ndisplay({{'application/vnd.vegalite.v6+json': {specification!r}, 'text/plain': 'AS TEXT'}}, raw=True)"
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         given_up: list[Frame] = []
         host.page.on("framedetached", lambda frame: given_up.append(frame))  # playwright marks the function
         view = await host.run(code)
@@ -380,9 +380,9 @@ CALL = "{jsonrpc: '2.0', id: 900, method: 'tools/call', params: {name: 'execute_
 SCRIPTED = f"<p id=p>calm</p><script>p.textContent = 'has run'; for (const w of [parent, parent.parent, top]) w.postMessage({CALL}, '*')</script>"
 
 
-async def test_a_person_may_run_scripts_where_the_operator_allows_it(connect: Connect, browser: Browser) -> None:
+async def test_a_person_may_run_scripts_where_the_operator_allows_it(connect: Connect, tab: Tab) -> None:
     code = f"from IPython.display import HTML\nHTML({SCRIPTED!r})"
-    async with connect(extensions=UI, TOOLS__VIEW_SCRIPTS="true") as client, host_page(browser, client) as host:
+    async with connect(extensions=UI, TOOLS__VIEW_SCRIPTS="true") as client, tab.host(client) as host:
         view = await host.run(code)
         await view.see("iframe")
         await view.frame.click("text=run its scripts")
@@ -396,9 +396,9 @@ async def test_a_person_may_run_scripts_where_the_operator_allows_it(connect: Co
         assert (await view.said())["calls"] == []
 
 
-async def test_scripts_do_not_run_otherwise(connect: Connect, browser: Browser) -> None:
+async def test_scripts_do_not_run_otherwise(connect: Connect, tab: Tab) -> None:
     code = f"from IPython.display import HTML\nHTML({SCRIPTED!r})"
-    async with connect(extensions=UI) as client, host_page(browser, client) as host:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run(code)
         await view.shows("its scripts do not run here")
         await view.frame.child_frames[0].wait_for_selector("#p")

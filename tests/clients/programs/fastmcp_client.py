@@ -10,8 +10,8 @@ from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 
 
-async def main(python: str) -> None:
-    transport = StdioTransport(command=python, args=["-m", "kernelmcp"], env=dict(os.environ))
+async def main(command: str, *arguments: str) -> None:
+    transport = StdioTransport(command=command, args=[*arguments], env=dict(os.environ))
     async with Client(transport) as client:
         tools = await client.list_tools()
         results: list[dict[str, Any]] = []
@@ -27,4 +27,4 @@ async def main(python: str) -> None:
     print(json.dumps({"tools": [tool.name for tool in tools], "results": results}))
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:]))

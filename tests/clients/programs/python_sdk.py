@@ -10,8 +10,8 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 
-async def main(python: str) -> None:
-    server = StdioServerParameters(command=python, args=["-m", "kernelmcp"], env=dict(os.environ))
+async def main(command: str, *arguments: str) -> None:
+    server = StdioServerParameters(command=command, args=[*arguments], env=dict(os.environ))
     async with stdio_client(server) as streams, ClientSession(*streams) as session:
         await session.initialize()
         tools = (await session.list_tools()).tools
@@ -27,4 +27,4 @@ async def main(python: str) -> None:
     print(json.dumps({"tools": [tool.name for tool in tools], "results": results}))
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:]))

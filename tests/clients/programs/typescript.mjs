@@ -1,9 +1,9 @@
 // The official TypeScript client, 1.x or 2.x, as an application would use it.
-//   node typescript.mjs FOLDER_WITH_NODE_MODULES VERSION PYTHON
+//   node typescript.mjs FOLDER_WITH_NODE_MODULES VERSION COMMAND...
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 
-const [folder, version, python] = process.argv.slice(2);
+const [folder, version, command, ...args] = process.argv.slice(2);
 const require = createRequire(pathToFileURL(`${folder}/x.js`));
 const load = async (name) => import(pathToFileURL(require.resolve(name)));
 const [{ Client }, { StdioClientTransport }] = await Promise.all(
@@ -12,7 +12,7 @@ const [{ Client }, { StdioClientTransport }] = await Promise.all(
     : [load("@modelcontextprotocol/client"), load("@modelcontextprotocol/client/stdio")],
 );
 const client = new Client({ name: "test", version: "1" });
-await client.connect(new StdioClientTransport({ command: python, args: ["-m", "kernelmcp"], env: process.env }));
+await client.connect(new StdioClientTransport({ command, args, env: process.env }));
 const call = async (name, args) => {
   try {
     const { content, isError, structuredContent } = await client.callTool({ name, arguments: args });
