@@ -297,7 +297,13 @@ class CellLog:
             del self._recorders[recorder.cell]
         if self._unwritten:
             self._write()  # ended cells come first on a full disk
-        if parts and not self._unwritten:
+        if self._unwritten:
+            # Of cells that have not ended, what a server that takes over must know.
+            lines = b"".join(parts).splitlines(keepends=True)
+            heads = b"".join(each for each in lines if event.kind_of(each)[0] in ("submitted", "began"))
+            if len(heads) + sum(map(len, self._unwritten)) <= MAX_WAITING_BYTES:
+                self._unwritten.append(heads)
+        elif parts:
             self._write(*parts)
 
     def _write(self, *parts: bytes) -> bool:

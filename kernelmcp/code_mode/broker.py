@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
 import structlog
 
 from kernelmcp.code_mode import call_policy, refusals
@@ -25,7 +26,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstream_settings import UpstreamSettings, UpstreamsSection
 from kernelmcp.executions.approvals import SHELL, NotAsked
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.tool_calls import Outcome, ToolCallRecord, ToolCalls
+from kernelmcp.executions.tool_calls import MAX_SCRIPTS, Outcome, ToolCallRecord, ToolCalls
 from kernelmcp.kernel.tool_channel import ToolCall, ToolReply
 from kernelmcp.output.sanitize import as_dict, as_list
 from kernelmcp.upstreams.catalogue import Catalogue, ErrorKind, Tool, ToolCallResult, ToolChanged, UpstreamError
@@ -138,7 +139,7 @@ class Broker:
         self, caller: ToolCaller, call: ToolCall, use: ToolCalls, record: ToolCallRecord
     ) -> ToolCallResult:
         if call.server == SHELL:
-            return await self._script_call(caller, call, record)
+            return await self._script_call(caller, call, use, record)
         server = self._server(caller, call)
         self._check_quota(call, use)
         if call.tool == CONNECT and CONNECT not in server.tools:
@@ -166,21 +167,25 @@ class Broker:
                 return self._count(result, call, use)
         raise refusals.withdrawn(call.server, call.tool)
 
-    async def _script_call(self, caller: ToolCaller, call: ToolCall, record: ToolCallRecord) -> ToolCallResult:
+    async def _script_call(
+        self, caller: ToolCaller, call: ToolCall, use: ToolCalls, record: ToolCallRecord
+    ) -> ToolCallResult:
         """Answer the shell, which runs the script then. Raises `UpstreamError` if it may not."""
         if call.tool != COMMAND:
             raise refusals.unknown_tool(SHELL, call.tool, [], suggest=False)
+        self._check_quota(call, use)
         answered = set[Grant]()
         while True:
             rules = self._settings.config.shell.commands
-            async with caller.session.slots(self._section.concurrent_calls):
-                verdict = await off_loop(call.size, lambda rules=rules: judge(rules, call.arguments))
+            verdict = await anyio.to_thread.run_sync(judge, rules, call.arguments)
             record.decision, record.rule = verdict.decision, ", ".join(verdict.rules)
             if verdict.decision == "deny":
                 raise refusals.commands_denied(verdict.commands, verdict.rules)
-            asked = {(SHELL, rule) for rule in verdict.rules} - answered if verdict.decision == "ask" else set[Grant]()
-            missing = sorted(grant for grant in asked if not self._is_granted(grant, caller, record))
+            asked = {(SHELL, rule) for rule in verdict.rules} if verdict.decision == "ask" else set[Grant]()
+            missing = sorted(asked - answered - caller.grants - caller.session.grants)
             if not missing:
+                if asked and record.approved is None:
+                    record.approved = "session" if asked <= caller.session.grants else "execution"
                 return ToolCallResult({"content": []}, None, False, 0)
             reasons = ", ".join(refusals.quoted(rule) for _, rule in missing)
             note = f'The reason: {reasons}. "This tool" covers all scripts with this reason.'
@@ -392,8 +397,10 @@ class Broker:
         return result
 
     def _note(self, record: ToolCallRecord, use: ToolCalls) -> None:
-        if record.server == SHELL and not use.notes_script(by_rule=bool(record.rule)):
-            return
+        if record.server == SHELL and record.decision != "refuse":
+            use.scripts += record.decision != "allow"
+            if record.decision == "allow" or use.scripts > MAX_SCRIPTS:
+                return
         if record.decision == "refuse":
             # Limit the length of names that a guest invented.
             record.server, record.tool = _name(record.server), _name(record.tool)

@@ -6,9 +6,11 @@ know sessions or MCP.
 """
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -18,24 +20,55 @@ from kernelmcp.output.sanitize import as_list
 
 # A script that has more cannot be read: a hostile guest must not keep the server busy.
 MAX_COMMANDS, MAX_WORDS, MAX_CHARS = 1_000, 2_000, 20_000
+# The same for its signs, compared with each rule: a second at most.
+MAX_COMPARISONS = 1_000_000
 # Commands that one command may run in turn.
 MAX_FORMS = 8
 # The beginning of a command that is compared with a pattern while the rest of it is not known.
 MAX_KNOWN_CHARS = 300
 UNREADABLE = "not all commands of the script can be determined"
 """The rule for such a script, if there are others: the user is asked."""
-# They run the command that their arguments name.
-_WRAPPERS = frozenset(
-    {"builtin", "busybox", "command", "env", "exec", "nice", "nohup", "sudo", "time", "timeout", "xargs"}
-)
-_OPTION = re.compile(r"-.*|[A-Za-z_]\w*=.*|\d[\d.]*[smhd]?", re.DOTALL)
+# They run the command that their arguments name, behind their options. Those listed take the next word as their value.
+_WRAPPERS = {
+    "builtin": "",
+    "busybox": "",
+    "command": "",
+    "env": "-u -C --unset --chdir",
+    "exec": "-a",
+    "flock": "-w -E --timeout --conflict-exit-code",
+    "nice": "-n --adjustment",
+    "nohup": "",
+    "sudo": "-u -g -h -p -C -D -R -T -U --user --group --host --prompt --chdir --chroot",
+    "time": "-f -o --format --output",
+    "timeout": "-s -k --signal --kill-after",
+    "xargs": "-I -d -n -P -L -s -E -a --max-args --max-procs --max-lines --max-chars --delimiter --eof --arg-file",
+}
+_HAVE_AN_OPERAND = frozenset({"flock", "timeout"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _RUNS_NEXT = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 # What they are given, or name, is a script.
-_RUNS_SCRIPTS = frozenset({".", "alias", "bash", "compgen", "dash", "eval", "hash", "sh", "source", "trap"})
-_AWK = frozenset({"awk", "gawk", "mawk"})
-_RUNS_IN_AWK = re.compile(r"system\s*\(|getline|(?<!\|)\|(?!\|)")
-_PROGRAMS = re.compile(r"(?:/usr(?:/local)?)?/s?bin/")
-_TOKEN = re.compile(r"\[[^\]]*\]|.", re.DOTALL)
+_RUNS_SCRIPTS = frozenset(
+    {
+        ".",
+        "alias",
+        "bash",
+        "compgen",
+        "dash",
+        "eval",
+        "hash",
+        "make",
+        "parallel",
+        "retry",
+        "sh",
+        "source",
+        "trap",
+        "watch",
+    }
+)
+_AWK = frozenset({"awk", "gawk", "mawk", "nawk"})
+_RUNS_IN_AWK = re.compile(r"system\s*\(|getline|(?<!\|)\|(?!\|)|^-(?:[fEi]|-file|-exec|-include)")
+_PROGRAMS = re.compile(r"(?:/usr(?:/local)?)?/s?bin/(?=[^/]+$)")
+_TOKEN = re.compile(r"\[[^\]]*\]|\*+|.", re.DOTALL)
 
 Words = list[str | None]
 """A command and its arguments; None is one that the script computes."""
@@ -53,7 +86,7 @@ class ScriptVerdict:
 def judge(rules: Mapping[str, Decision], asked: Mapping[str, Any]) -> ScriptVerdict:
     """The strictest decision about a command of the script. `asked`: its `commands` as lists of words, and whether they
     are `all` of them. Without a rule a command runs."""
-    commands, is_readable = _read(asked)
+    commands, is_readable = _read(asked, min(MAX_CHARS, MAX_COMPARISONS // (len(rules) or 1)))
     found: list[tuple[Decision, str, Words]] = []
     for words in commands:
         forms = list(islice(_forms(words), MAX_FORMS + 1))
@@ -66,17 +99,20 @@ def judge(rules: Mapping[str, Decision], asked: Mapping[str, Any]) -> ScriptVerd
     return ScriptVerdict(
         strictest,
         tuple(dict.fromkeys(rule for rule, _ in decided if rule)),
-        tuple(
-            dict.fromkeys(" ".join("$..." if word is None else word for word in words) for _, words in decided if words)
-        ),
+        tuple(dict.fromkeys(_shown(words) for _, words in decided if words)),
     )
 
 
-def _read(asked: Mapping[str, Any]) -> tuple[list[Words], bool]:
+def _shown(words: Words) -> str:
+    """As one would write it: quoted, but for what is computed."""
+    return " ".join("$..." if word is None else shlex.quote(word) for word in words)
+
+
+def _read(asked: Mapping[str, Any], max_chars: int) -> tuple[list[Words], bool]:
     """The commands, and whether they are all. Those beyond the limits are left out."""
     listed = as_list(asked.get("commands"))
     found: list[Words] = []
-    words_left, chars_left = MAX_WORDS, MAX_CHARS
+    words_left, chars_left = MAX_WORDS, max_chars
     for each in listed[:MAX_COMMANDS]:
         words: Words = [word if isinstance(word, str) else None for word in as_list(each)[: MAX_WORDS + 1]]
         words_left -= len(words)
@@ -99,19 +135,29 @@ def _forms(words: Words) -> Iterator[Words]:
     waiting = [words]
     while waiting:
         words = waiting.pop()
-        name = _PROGRAMS.sub("", words[0], count=1) if words and words[0] is not None else None
+        name = words[0] if words else None
+        if name is not None and (program := _PROGRAMS.match(name)):
+            name = name[program.end() :]
         yield [name, *words[1:]]
         waiting += [_until_end(words[at + 1 :]) for at, word in enumerate(words) if word in _RUNS_NEXT]
-        if name in _WRAPPERS and not (name == "command" and words[1:2] in (["-v"], ["-V"])):
-            given: Words = [None] if name == "xargs" else []
-            waiting += [[*words[at:], *given] for at in _starts(words)]
+        runs = name in _WRAPPERS and not (name == "command" and words[1:2] in (["-v"], ["-V"]))
+        if name is not None and runs and (run := words[_start(name, words) :]):
+            waiting.append([*run, None] if name == "xargs" else run)
 
 
-def _starts(words: Words) -> list[int]:
-    """Where the command of a wrapper may begin: behind its options, one of which may take the next word."""
-    found = [at for at, word in enumerate(words) if at and not _OPTION.fullmatch(word or "x")][:2]
-    has_options = any((word or "").startswith("-") for word in words[1 : found[0]]) if found else False
-    return found if has_options and found[-1] == found[0] + 1 else found[:1]
+def _start(wrapper: str, words: Words) -> int:
+    """Where the command of a wrapper begins. At a computed word, which may be an option or the command."""
+    at, operands = 1, int(wrapper in _HAVE_AN_OPERAND)
+    while at < len(words) and (word := words[at]) is not None:
+        if word in _WRAPPERS[wrapper].split():
+            at += 2
+        elif word.startswith("-") or _ASSIGNMENT.fullmatch(word):
+            at += 1
+        elif operands:
+            at, operands = at + 1, 0
+        else:
+            break
+    return at
 
 
 def _until_end(words: Words) -> Words:
@@ -131,14 +177,18 @@ def _is_readable(words: Words) -> bool:
 
 def _decide(rules: Mapping[str, Decision], words: Words) -> tuple[Decision, str]:
     """The most specific rule. While a word is computed, a more specific one may match: then the user is asked."""
-    if words[:1] == ["exec"] and len(words) == 1:
-        return "allow", ""  # it redirects
+    if words == ["exec"] or words[0] is None:
+        return "allow", ""  # it redirects; or it cannot be read, which decides
     if None not in words:
         text = " ".join(word for word in words if word is not None)
         matching = [rule for rule in rules.items() if _matches(rule[0], text)]
         return _first(matching)
-    known = "".join(f"{word} " for word in words[: words.index(None)])[:MAX_KNOWN_CHARS]
+    words = words[: words.index(None)]
+    known = "".join(f"{word} " for word in words)[:MAX_KNOWN_CHARS]
     matched = {pattern: _begins(pattern, known) for pattern in rules}
+    for pattern in rules:  # what is computed may be nothing
+        if matched[pattern] == "not" and _matches(pattern, known.rstrip()):
+            matched[pattern] = "perhaps"
     sure: list[tuple[str, Decision]] = [
         (pattern, rules[pattern]) for pattern, found in matched.items() if found == "surely"
     ]
@@ -162,22 +212,26 @@ def _matches(pattern: str, text: str) -> bool:
 
 def _begins(pattern: str, known: str) -> str:
     """Whether the pattern matches a text that begins in this way, whatever follows: `surely`, `perhaps` or `not`."""
-    tokens = _TOKEN.findall(pattern)
-    states = _with_stars({0}, tokens)
+    tokens, stars = _tokens(pattern)
+    reached = 1  # a bit for each position in the pattern
+    reached |= (reached & stars) << 1
+    fits: dict[str, int] = {}
     for sign in known:
-        after = {
-            at if tokens[at] == "*" else at + 1 for at in states if at < len(tokens) and fnmatchcase(sign, tokens[at])
-        }
-        if not (states := _with_stars(after, tokens)):
+        if (fit := fits.get(sign)) is None:
+            fit = fits[sign] = sum(1 << at for at, token in enumerate(tokens) if _fits(sign, token))
+        reached = ((reached & fit & ~stars) << 1) | (reached & stars)
+        reached |= (reached & stars) << 1
+        if not reached:
             return "not"
-    return "surely" if pattern.endswith("*") and len(tokens) - 1 in states else "perhaps"
+    return "surely" if stars >> (len(tokens) - 1) & 1 and reached >> (len(tokens) - 1) & 1 else "perhaps"
 
 
-def _with_stars(states: set[int], tokens: list[str]) -> set[int]:
-    """The positions in a pattern, and those behind a star, which may match nothing."""
-    found = set(states)
-    for at in states:
-        while at < len(tokens) and tokens[at] == "*":
-            at += 1
-            found.add(at)
-    return found
+@lru_cache(maxsize=1_000)
+def _tokens(pattern: str) -> tuple[list[str], int]:
+    """The signs of a pattern, and a bit for each that is a star."""
+    tokens = _TOKEN.findall(pattern)
+    return tokens, sum(1 << at for at, token in enumerate(tokens) if token[0] == "*")
+
+
+def _fits(sign: str, part: str) -> bool:
+    return sign == part if len(part) == 1 and part not in "?*" else fnmatchcase(sign, part)

@@ -67,9 +67,9 @@ class Execution:
     is_elsewhere: bool = False
     """It runs in another server: this is what it had put out at some moment."""
     request_id: str | None = None
+    """Of the HTTP request that submitted it, if a load balancer may repeat that at another server."""
     confirm: Callable[[], Awaitable[None]] | None = None
     """Called before it begins: no other server has its session. Set if its request may be repeated there."""
-    """Of the HTTP request that submitted it, if a load balancer may repeat that at another server."""
     session_created: bool = False
     has_minted_session: bool = False
     """The session was created for this call: the call named none, and the connection has none of its own."""

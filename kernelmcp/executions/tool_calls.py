@@ -19,7 +19,7 @@ from kernelmcp.output.sanitize import clean, clean_json
 Outcome = Literal["ok", "error", "denied", "timeout", "unavailable", "limit", "cancelled"]
 # Calls that a result names, and that are kept for reading.
 MAX_NAMED = 50
-# Scripts of one execution that are logged because a rule decided.
+# Scripts of the shell of one execution that are logged. A loop of them must not displace the other calls.
 MAX_SCRIPTS = 100
 MAX_LOGGED = 200
 # The guest chooses the names of a call's arguments.
@@ -128,12 +128,7 @@ class ToolCalls:
         """Calls refused before the policy was applied."""
 
         self.scripts = 0
-        """Scripts of the shell about which a rule decided."""
-
-    def notes_script(self, *, by_rule: bool) -> bool:
-        """Count a script of the shell. True if it is logged: a loop of them must not displace the other calls."""
-        self.scripts += by_rule
-        return by_rule and self.scripts <= MAX_SCRIPTS
+        """Scripts of the shell that were denied, or about which somebody was asked."""
 
     @property
     def tools_called(self) -> dict[str, int]:

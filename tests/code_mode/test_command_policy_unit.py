@@ -56,6 +56,14 @@ def judged(*commands: Any, is_all: Any = True, rules: dict[str, Decision] | None
         ("xargs -I {} rm {}", ASKED),
         ("xargs rm -i", ("allow", ("rm -i *",))),
         ("xargs", ALLOWED),
+        ("timeout -s KILL 5 rm f", ASKED),
+        ("xargs -d x -n 1 rm", ASKED),
+        ("xargs -I {} -n 1 rm {}", ASKED),
+        ("env -u A -u B rm f", ASKED),
+        ("sudo -u root -g root rm f", ASKED),
+        ("exec -a x -c rm f", ASKED),
+        ("flock f rm f", ASKED),
+        ("find . -exec timeout -s KILL 5 rm {} ;", ASKED),
         # A name of a command is none.
         ("command -v curl", ALLOWED),
         ("timeout 5 echo curl x", ALLOWED),
@@ -70,6 +78,11 @@ def judged(*commands: Any, is_all: Any = True, rules: dict[str, Decision] | None
         ("builtin source f", UNREAD),
         ("command . f", UNREAD),
         ("./f.sh", UNREAD),
+        ("./bin/f", UNREAD),
+        ("venv/bin/activate", UNREAD),
+        ("make", UNREAD),
+        ("nawk -f p.awk", UNREAD),
+        ("awk --file=p.awk", UNREAD),
         ("awk system(x)", UNREAD),
         ("awk x|getline", UNREAD),
         ("awk {print}", ALLOWED),
@@ -97,6 +110,10 @@ def test_one_command(command: str, expected: Verdict) -> None:
         ({"git*push*": "deny"}, ["git", "push", None], ("deny", ("git*push*",))),
         ({"*/volumes/*": "ask"}, ["rm", "/volumes/data", None], ("ask", ("*/volumes/*",))),
         ({"[rc]m ?": "deny"}, ["rm", None], ("ask", ("[rc]m ?",))),
+        ({"pwd": "deny"}, ["pwd", None], ("ask", ("pwd",))),
+        ({"git push": "deny"}, ["git", "push", None], ("ask", ("git push",))),
+        ({"a**b*": "ask"}, ["axb", None], ("ask", ("a**b*",))),
+        (RULES, ["timeout", None, "rm", "f"], UNREAD),
         ({"[cd]p *": "deny"}, ["rm", None], ALLOWED),
     ],
 )
@@ -128,6 +145,8 @@ def test_the_strictest_command_decides_and_is_shown() -> None:
     commands = [["cat", "f"], ["curl", "http://x", None], ["rm", "f"], ["curl", "http://x", None]]
     verdict = judge(RULES, {"commands": commands, "all": True})
     assert (verdict.decision, verdict.rules, verdict.commands) == ("deny", ("curl *",), ("curl http://x $...",))
+    shown = judge(RULES, {"commands": [["rm", "a b"], ["rm", "a", "b"], ["rm", "$..."]], "all": True}).commands
+    assert shown == ("rm 'a b'", "rm a b", "rm '$...'")
     assert judge({}, {"commands": commands, "all": True}).decision == "allow"
 
 
@@ -159,6 +178,14 @@ def test_the_user_is_asked_about_what_cannot_be_read(is_all: Any) -> None:
 )
 def test_a_guest_that_lies_gets_no_less_than_a_question_and_costs_little(commands: Any) -> None:
     assert judged(*commands)[0] != "allow"
+
+
+def test_the_more_rules_the_less_is_compared_with_them() -> None:
+    few: dict[str, Decision] = {f"{'a*' * 20}{number}": "allow" for number in range(50)} | {"x": "ask"}
+    many = few | {f"{'a*' * 20}{number}": "allow" for number in range(200)}
+    command = ["a" * 10_000]
+    assert judged(command, rules=few)[0] == "allow"
+    assert judged(command, rules=many) == UNREAD
 
 
 def test_without_commands_nothing_is_decided() -> None:

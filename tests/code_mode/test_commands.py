@@ -74,6 +74,11 @@ echo ${x@P}
 declare 'x[$(rm a)]=1'
 x[$(rm a)]=1
 PS4='$(rm a)'; set -x; :
+(( (1) + $(rm a) ))
+echo ${x:-"}"$(rm a)}
+echo ${x:-${y:-}$(rm a)}
+x[y[0]+$(rm a)]=1
+printf -v PS4 '$(rm a)'; set -x; :
 awk 'BEGIN{system("rm a")}'
 awk 'BEGIN{print 1 | "rm a"}'
 echo (

@@ -23,7 +23,7 @@ from kernelmcp.config.models import Policy
 from kernelmcp.executions import recorded
 from kernelmcp.notebook.transcript import Transcript
 
-ONE, TWO = "o" * 22, "t" * 22
+ONE, TWO, THREE = "o" * 22, "t" * 22, "r" * 22
 Messages = list[tuple[str, dict[str, Any]]]
 
 
@@ -127,8 +127,12 @@ def test_a_cell_that_began_on_a_full_disk_is_there_once_it_has_room(
             full.setattr(os, "pwritev", refuse)
             session.begin(TWO)
             session.end(TWO)
-        session.log.began(ONE)
-        assert session.kinds() == [("submitted", ONE), ("cell", TWO), ("began", ONE)]
+            session.log.began(ONE)
+            session.begin(THREE).hear(*text("output"))
+            session.log.flush()
+        session.log.flush()
+        heads = [("began", ONE), ("submitted", THREE), ("began", THREE)]
+        assert session.kinds() == [("submitted", ONE), ("cell", TWO), *heads]
 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")

@@ -60,8 +60,9 @@ _STREAMS_BACK = "exec 1>&61 2>&62; "
 # `set` options that bashkit forgets at the end of a cell. All others are its own defaults.
 _OPTIONS = "aefuvxC"
 
-# Where bashkit runs commands that its analysis does not name.
-_NOT_ANALYZED = re.compile(r"\$\{[^}]*(?:\$\(|`)|\(\([^)]*(?:\$\(|`)|\w\[[^\]]*(?:\$\(|`)|@P\}|\bPS4=")
+_SUBSTITUTION = re.compile(r"\$\((?!\()|[<>]\(|`[^`]*`")
+# Places where bashkit runs commands that its analysis does not name.
+_NOT_ANALYZED = re.compile(r"@P\}|\bPS4\b|\(\([^)]*\$\(")
 
 _BUDGETS = (
     ("live intermediate bytes", "a pipe, a variable or a command can hold at most 32 MB at a time"),
@@ -169,7 +170,9 @@ class Shell:
             found = self._bash.analyze(code)
         except BashError:
             return [], False
-        is_all = not found.is_opaque and not _NOT_ANALYZED.search(code)
+        seen = sum(each.context != "direct" for each in found.commands)  # those of substitutions, and of functions
+        hides = len(_SUBSTITUTION.findall(code)) > seen or _NOT_ANALYZED.search(code)
+        is_all = not found.is_opaque and not hides
         return [[each.name, *each.args] for each in found.commands if each.name is not None], is_all
 
     def _has_redefined(self) -> bool:
