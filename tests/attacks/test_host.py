@@ -164,11 +164,19 @@ async def test_no_cell_takes_more_of_the_disk_than_it_may(connect: Connect, tmp_
 
 
 async def attack(host: Host, code: str) -> None:
+    assert await is_well(host), "the cell before has left it so"
     host.begin()
     result = await host.client.call_tool("execute_code", {"code": code, "session_id": "s"})
     print(f"server {peak_mb(host.server.pid):.0f} MB, kernel process {peak_mb(host.kernel.pid):.0f} MB")
     print(f"disk {disk_bytes(host.home / 'sandboxes', []) >> 20} MB; {result.content[0].text[:300]}")
     assert host.evidence() == []
+    assert await is_well(host)
+
+
+async def is_well(host: Host) -> bool:
+    """It has its kernel process, and runs cells."""
+    result = await host.client.call_tool("execute_code", {"code": "6 * 7", "session_id": "s"})
+    return "42" in result.content[0].text and children_of(host.server) == [host.kernel]
 
 
 async def test_a_kernel_process_that_is_too_large_is_ended_and_the_result_says_so(

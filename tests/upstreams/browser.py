@@ -15,6 +15,15 @@ from ..starting import start_server
 from .conftest import DEADLINE
 
 
+def communicate(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it still writes until it ends. One that does not is killed."""
+    try:
+        return process.communicate(timeout=DEADLINE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+
+
 def login(
     tmp_path: Path, *, start: Callable[..., subprocess.Popen[Any]] = start_server
 ) -> subprocess.CompletedProcess[str]:
@@ -33,5 +42,5 @@ def login(
         here = urlunsplit(parts._replace(netloc=f"127.0.0.1:{parts.port}"))
         with urllib.request.urlopen(here, timeout=DEADLINE) as page:
             assert b"You are logged in" in page.read()
-    out, err = process.communicate(timeout=DEADLINE)
+    out, err = communicate(process)
     return subprocess.CompletedProcess(process.args, process.returncode, shown + out, err)

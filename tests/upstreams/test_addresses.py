@@ -17,8 +17,8 @@ from kernelmcp.upstreams.bounded_http import BoundedTransport
 from kernelmcp_kernel.network.allowed_hosts import is_public as is_public_to_guests
 
 from ..starting import start_python
-from .browser import login
-from .conftest import DEADLINE, HERE, Started
+from .browser import communicate, login
+from .conftest import HERE, Started
 
 PUBLIC, LOOPBACK, METADATA = "93.184.215.14", "127.0.0.1", "169.254.169.254"
 NAME = "mcp.example.com"
@@ -40,11 +40,11 @@ def try_guarded(tmp_path: Path, url: str, addresses: list[str], more: str = "") 
     (tmp_path / "mcp.toml").write_text(f'[upstreams.servers.guarded]\nurl = "{url}"\n{more}')
     connected = tmp_path / "connected"
     host = httpx2.URL(url).raw_host.decode()
-    process = starting_with({host: addresses}, connected)(
+    with starting_with({host: addresses}, connected)(
         *("upstreams", "try", "guarded", "--config", str(tmp_path / "mcp.toml")),
         env={"KERNELMCP_HOME": str(tmp_path / "home")}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    said, _ = process.communicate(timeout=DEADLINE)
+    ) as process:  # fmt: skip
+        said = communicate(process)[0]
     return process.returncode, said, connected.read_text().splitlines()
 
 

@@ -226,6 +226,7 @@ class Tab:
     async def host(self, client: Client, policy: str = "spec") -> AsyncIterator[Host]:
         """A host with no view yet."""
         self._client = client
+        assert not self._page.is_closed(), "a test before has lost the tab"
         await self._page.set_viewport_size(VIEWPORT)
         await self._page.goto(f"http://127.0.0.1:{self._port}/host.html")
         await self._page.evaluate("port => { window.sandboxPort = port }", self._sandbox)
