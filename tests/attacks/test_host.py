@@ -154,7 +154,9 @@ async def attacked(connect: Connect, home: Path) -> AsyncIterator[Host]:  # noqa
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in MANY_BYTES)) for name in CASES]
 )
 async def test_no_cell_takes_more_of_the_host_than_it_may(shared: Host, name: str) -> None:
+    assert await is_well(shared), "the cell before has left it so"
     await attack(shared, CASES[name])
+    assert await is_well(shared)
 
 
 @pytest.mark.parametrize("name", DISK)
@@ -164,13 +166,11 @@ async def test_no_cell_takes_more_of_the_disk_than_it_may(connect: Connect, tmp_
 
 
 async def attack(host: Host, code: str) -> None:
-    assert await is_well(host), "the cell before has left it so"
     host.begin()
     result = await host.client.call_tool("execute_code", {"code": code, "session_id": "s"})
     print(f"server {peak_mb(host.server.pid):.0f} MB, kernel process {peak_mb(host.kernel.pid):.0f} MB")
     print(f"disk {disk_bytes(host.home / 'sandboxes', []) >> 20} MB; {result.content[0].text[:300]}")
     assert host.evidence() == []
-    assert await is_well(host)
 
 
 async def is_well(host: Host) -> bool:
