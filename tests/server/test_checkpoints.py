@@ -1016,7 +1016,7 @@ async def test_a_persons_cell_while_a_checkpoint_is_made_is_no_part_of_it(connec
         opened(connect, tmp_path / "r", SESSIONS__INLINE_WAIT_SECONDS="60") as session,
         session.person() as person,
     ):
-        await session.run("x = 'model'; filler = [bytes([n % 256]) * 1000 for n in range(120_000)]")
+        await session.run("import os; x = 'model'; filler = [os.urandom(1000) for _ in range(120_000)]")
         making = asyncio.create_task(session.call("checkpoint_session", name="a"))
         while not making.done() and not states(tmp_path):  # noqa: ASYNC110
             await asyncio.sleep(0)

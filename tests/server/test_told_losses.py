@@ -193,7 +193,7 @@ async def test_a_checkpoint_without_variables_does_not_say_that_no_cell_had_run(
 
 async def test_the_end_of_a_cell_that_makes_a_checkpoint_is_no_cancel(connect: Connect) -> None:
     async with connect(SESSIONS__INLINE_WAIT_SECONDS="0.1") as client:
-        await finished(client, "y = [bytes([n % 256]) * 1000 for n in range(100_000)]", session_id="s")
+        await finished(client, "import os; y = [os.urandom(1000) for _ in range(100_000)]", session_id="s")
         begun = await run(client, "%checkpoint a", session_id="s")
         told = text(await client.call_tool("cancel_execution", {"execution_id": begun["execution_id"]}))
         # Or the cancel came first, or after the end.
