@@ -301,8 +301,10 @@ class Broker:
         if verdict.decision == "allow":
             return server
         grant: Grant = (call.server, tool.name, tool.digest)
-        if self._is_granted(grant, caller, record):
-            return server
+        for scope, grants in (("execution", caller.grants), ("session", caller.session.grants)):
+            if grant in grants:
+                record.approved = scope
+                return server
         note = f"The tool is {news} since it was last accepted." if news is not None else ""
         await self._ask([grant], note, caller, call, record)
         again = self._server(caller, call)
@@ -311,14 +313,6 @@ class Broker:
         if (later := self._verdict(again, now)).decision == "deny":
             raise refusals.denied(call.server, tool.name, later.rule)
         return again
-
-    def _is_granted(self, grant: Grant, caller: ToolCaller, record: ToolCallRecord) -> bool:
-        """True if the person has approved more than one call, and this is one of them."""
-        for scope, grants in (("execution", caller.grants), ("session", caller.session.grants)):
-            if grant in grants:
-                record.approved = scope
-                return True
-        return False
 
     async def _ask(
         self,

@@ -20,8 +20,10 @@ from kernelmcp.output.sanitize import as_list
 
 # A script that has more cannot be read: a hostile guest must not keep the server busy.
 MAX_COMMANDS, MAX_WORDS, MAX_CHARS = 1_000, 2_000, 20_000
-# The same for its signs, compared with each rule: a second at most.
-MAX_COMPARISONS = 1_000_000
+# The same for commands with computed words: their signs times the rules with which they are compared.
+MAX_COMPARISONS = 100_000
+# To begin a comparison costs as much as so many signs.
+STEP_CHARS = 20
 # Commands that one command may run in turn.
 MAX_FORMS = 8
 # The beginning of a command that is compared with a pattern while the rest of it is not known.
@@ -86,12 +88,18 @@ class ScriptVerdict:
 def judge(rules: Mapping[str, Decision], asked: Mapping[str, Any]) -> ScriptVerdict:
     """The strictest decision about a command of the script. `asked`: its `commands` as lists of words, and whether they
     are `all` of them. Without a rule a command runs."""
-    commands, is_readable = _read(asked, min(MAX_CHARS, MAX_COMPARISONS // (len(rules) or 1)))
+    commands, is_readable = _read(asked)
     found: list[tuple[Decision, str, Words]] = []
+    comparisons = 0
     for words in commands:
         forms = list(islice(_forms(words), MAX_FORMS + 1))
         is_readable = is_readable and len(forms) <= MAX_FORMS and all(map(_is_readable, forms))
-        found += [(*_decide(rules, form), words) for form in forms[:MAX_FORMS]]
+        for form in forms[:MAX_FORMS]:
+            comparisons += (len(_known(form)) + STEP_CHARS) * len(rules) if None in form else 0
+            if None in form and comparisons > MAX_COMPARISONS:
+                is_readable = False
+            else:
+                found.append((*_decide(rules, form), words))
     if not is_readable and _strictest(rules.values()) != "allow":
         found.append(("ask", UNREADABLE, []))
     strictest = _strictest(decision for decision, _, _ in found)
@@ -108,11 +116,11 @@ def _shown(words: Words) -> str:
     return " ".join("$..." if word is None else shlex.quote(word) for word in words)
 
 
-def _read(asked: Mapping[str, Any], max_chars: int) -> tuple[list[Words], bool]:
+def _read(asked: Mapping[str, Any]) -> tuple[list[Words], bool]:
     """The commands, and whether they are all. Those beyond the limits are left out."""
     listed = as_list(asked.get("commands"))
     found: list[Words] = []
-    words_left, chars_left = MAX_WORDS, max_chars
+    words_left, chars_left = MAX_WORDS, MAX_CHARS
     for each in listed[:MAX_COMMANDS]:
         words: Words = [word if isinstance(word, str) else None for word in as_list(each)[: MAX_WORDS + 1]]
         words_left -= len(words)
@@ -183,8 +191,7 @@ def _decide(rules: Mapping[str, Decision], words: Words) -> tuple[Decision, str]
         text = " ".join(word for word in words if word is not None)
         matching = [rule for rule in rules.items() if _matches(rule[0], text)]
         return _first(matching)
-    words = words[: words.index(None)]
-    known = "".join(f"{word} " for word in words)[:MAX_KNOWN_CHARS]
+    known = _known(words)
     matched = {pattern: _begins(pattern, known) for pattern in rules}
     for pattern in rules:  # what is computed may be nothing
         if matched[pattern] == "not" and _matches(pattern, known.rstrip()):
@@ -199,6 +206,11 @@ def _decide(rules: Mapping[str, Decision], words: Words) -> tuple[Decision, str]
         if found == "perhaps" and specificity(each) >= specificity(pattern) and rules[each] != "allow"
     ]
     return ("ask", max(possible, key=specificity)) if possible and decision == "allow" else (decision, pattern)
+
+
+def _known(words: Words) -> str:
+    """The beginning of a command, up to its first computed word."""
+    return "".join(f"{word} " for word in words[: words.index(None)])[:MAX_KNOWN_CHARS]
 
 
 def _first(matching: list[tuple[str, Decision]]) -> tuple[Decision, str]:
