@@ -1,8 +1,8 @@
-// Builds the bundle of a Python guest. Runs on the trusted side, with build_image.mjs, and nothing of a user's is in it:
+// Builds the bundle of what starts from a boot image. Runs on the trusted side, with build_image.mjs, and nothing of a user's is in it:
 //   node build_bundle.mjs RUNTIME_FOLDER IMAGE_FILE BUILD_ID BUNDLE_FILE CODE_FILE NATIVE_FILE FLAGS
 //
-// The bundle is one script with python_guest.mjs, the modules that it imports, and Pyodide's. For each module of ours Node takes
-// 2 ms, and V8 compiles Pyodide's for 80 ms at each start: of one script it can keep the code, which FLAGS, JSON, belong to. The machine
+// The bundle is one script with MAINS, of which each start names one, the modules that they import, and Pyodide's. For each module of
+// ours Node takes 2 ms, and V8 compiles Pyodide's for 80 ms at each start: of one script it can keep the code, which FLAGS, JSON, belong to. The machine
 // code of CPython's functions it can keep, too.
 //
 // A module becomes a function that returns its exports, line for line: what our modules import and export is one line each.
@@ -16,6 +16,7 @@ import { leave } from "./leave.mjs";
 import { lightModule, symbolsOf } from "./light_pyodide.mjs";
 
 const HOST = import.meta.dirname;
+const MAINS = ["python_guest.mjs", "wheel.mjs", "compile.mjs", "build_image.mjs"];
 const IMPORT_OF_NODE = /^import (\w+|\{[\w, ]+\})\sfrom\s"(node:[\w/]+)";$/gm;
 const IMPORT = /^import (\{[\w, ]+\})\sfrom\s"(\.[\w./]+)";$/gm;
 const EXPORT = /^export (?=(?:(?:async )?function|class|const) (\w+|\[[\w, ]+\]))/gm;
@@ -79,16 +80,15 @@ function bodyOf(name) {
   return `${body}\nreturn { ${exported.join(", ")} };`;
 }
 
-const main = bodyOf("python_guest.mjs");
+const mains = MAINS.map((name) => `"${name}": async () => { // ${name}\n${bodyOf(name)}\n},\n`);
 const functions = [...modules].map(([name, body]) => `modules["${name}"] = (() => { // ${name}\n${body}\n})();\n`);
 const text = `// ${buildId}
-(async () => {
+(async (main) => {
 "use strict";
 const modules = {};
 const ofNode = (name) => process.getBuiltinModule(name);
-${functions.join("")}await (async () => { // python_guest.mjs
-${main}
-})();
+${functions.join("")}await ({
+${mains.join("")}})[main]();
 })`;
 if (/[^\0-\x7f]/.test(text)) throw new Error("the bundle is not ASCII, and would take twice the memory");
 fs.writeFileSync(bundle, text);
@@ -145,7 +145,7 @@ for (const each of [workspace, tmp, offered]) fs.mkdirSync(each);
 const settings = { runtime, image, build_id: buildId, packages: [], workspace, tmp, offered, volumes: [] };
 const rest = { quota: { max_bytes: 1 << 20, max_files: 10 }, working_directory: "/workspace", how_to_see_more: "" };
 const options = [...JSON.parse(flags), ...TRAINING_FLAGS, "--allow-fs-read=*", "--allow-fs-write=*"];
-const program = [...options, path.join(HOST, "start_guest.cjs"), bundle, code, native];
+const program = [...options, path.join(HOST, "start_guest.cjs"), bundle, code, native, MAINS[0]];
 const child = spawn(process.execPath, [...program, JSON.stringify({ ...settings, ...rest }), "make"], {
   env: {},
   stdio: ["ignore", "ignore", "inherit", "pipe", "pipe", "ignore", "ignore", "ignore"], // nothing interrupts it

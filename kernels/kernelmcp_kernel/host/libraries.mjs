@@ -43,17 +43,6 @@ export class Recorder {
     });
   }
 
-  /** @param {(settings: any) => Promise<any>} factory Emscripten's module factory */
-  loadOptions(factory) {
-    return {
-      createPyodideModule: async (/** @type {any} */ settings) => {
-        const module = await factory(settings);
-        this.watch(module);
-        return module;
-      },
-    };
-  }
-
   /** @param {any} module into which nothing has been loaded yet */
   watch(module) {
     this.module = module;

@@ -1,6 +1,7 @@
-// Starts a Python guest from its bundle: one script (build_bundle.mjs), the code that V8 compiled of it when it was made, and
-// the machine code that V8 compiled of CPython's functions while they ran then.
-//   node ... start_guest.cjs BUNDLE CODE NATIVE SETTINGS [make]       SETTINGS: python_guest.mjs reads them; make: write CODE and NATIVE
+// Starts a Python guest, or another program of a boot image, from its bundle: one script (build_bundle.mjs), the code that V8 compiled
+// of it when it was made, and the machine code that V8 compiled of CPython's functions while they ran then.
+//   node ... start_guest.cjs BUNDLE CODE NATIVE MAIN ARGUMENTS       MAIN: a module of this folder, which the bundle has too
+//   node ... start_guest.cjs BUNDLE CODE NATIVE MAIN SETTINGS make       write CODE and NATIVE at its end
 // CommonJS, because Node's loader of ES modules takes 20 ms to start.
 const fs = require("node:fs");
 const process = require("node:process");
@@ -22,8 +23,8 @@ const FUNCTION_SECTION = 3;
 const BUDGET = 13_000_000; // V8's own
 const TRAINING_BUDGET = 100_000;
 
-const [bundle = "", codeFile = "", nativeFile = ""] = process.argv.splice(2, 3);
-const make = process.argv[3];
+const [bundle = "", codeFile = "", nativeFile = "", main = ""] = process.argv.splice(2, 4);
+const make = process.argv[3] === "make";
 const bundled = fs.readFileSync(bundle);
 
 /** The first bytes of a file of code: V8 checks its own version and processor, but not what the code was made of.
@@ -126,7 +127,7 @@ function start(cachedData) {
     cachedData,
     importModuleDynamically: vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER,
   });
-  script.runInThisContext()();
+  script.runInThisContext()(main);
   return script;
 }
 
@@ -162,4 +163,4 @@ if (make) {
   compileMainBy(async (wasm) => loadNative(wasm) ?? compile(/** @type {any} */ (wasm)));
   start(withOwnFlags(code));
   free(bundled, code);
-} else import("./python_guest.mjs"); // to compile the bundle takes longer than to load its modules
+} else import(`./${main}`); // to compile the bundle takes longer than to load its modules

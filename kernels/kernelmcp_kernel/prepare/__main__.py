@@ -28,6 +28,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.languages.python import companions, prepared
+from kernelmcp_kernel.languages.python.image import plain_image
 from kernelmcp_kernel.languages.python.prepared import IN_IMAGE, Prepared, PreparedPackage
 from kernelmcp_kernel.packages.installer import Installer, name_packages
 from kernelmcp_kernel.packages.outcome import Package
@@ -207,7 +208,7 @@ def _make(store: Store, packages: list[Package]) -> None:
     in_image = [package.name for package in listed if not roots.isdisjoint(package.modules)]
     _say(f"making an image with {', '.join(in_image) or 'nothing'}")
     mounts = json.dumps([package.mount() for package in listed])
-    _write_image(image, [identity, mounts], imported)
+    _write_image(image, identity, mounts, imported)
     packages_json = [asdict(package) for package in listed]
     _write(listing, json.dumps({"build_id": identity, "in_image": in_image, "packages": packages_json}).encode())
     _delete_old_images(image.parent)
@@ -222,15 +223,17 @@ def _delete_old_images(folder: Path) -> None:
         listing.with_suffix(".img").unlink(missing_ok=True)
 
 
-def _write_image(image: Path, arguments: list[str], imported: list[str]) -> None:
+def _write_image(image: Path, identity: str, mounts: str, imported: list[str]) -> None:
+    base = plain_image()
+    arguments = [identity, str(base.path), base.build_id, mounts, json.dumps(imported)]
     try:
-        made = run_builder("build_image.mjs", [], MAX_IMAGE_BYTES, [*arguments, json.dumps(imported)])
+        made = run_builder("build_image.mjs", MAX_IMAGE_BYTES, arguments, base)
         _write(image, made)
     except BuildError as error:
         if not imported:
             raise
         _say(f"kernelmcp: they are not in the image, and take longer to import: {error}", sys.stderr)
-        _write_image(image, arguments, [])
+        _write_image(image, identity, mounts, [])
 
 
 def _listed(store: Store, package: Package, known: set[str]) -> PreparedPackage:

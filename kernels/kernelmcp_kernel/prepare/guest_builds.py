@@ -7,9 +7,8 @@ import signal
 import tempfile
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
-from kernelmcp_kernel.languages.python.image import plain_image
+from kernelmcp_kernel.languages.python.image import BootImage, plain_image
 from kernelmcp_kernel.packages.package_errors import PackageError
 from kernelmcp_kernel.packages.store import Store
 from kernelmcp_kernel.packages.unpack import unpack
@@ -25,17 +24,18 @@ _MAX_ERROR_CHARS = 2000
 _MAX_BYTECODE_BYTES = 512 << 20
 
 
-def run_builder(
-    script: str, before: Sequence[str], max_bytes: int, behind: Sequence[str] = (), readable: Sequence[Path] = ()
-) -> bytes:
-    """Run the program; return what it wrote. Its arguments are the runtime folder, our inside/ folder, `before`,
-    the file, and `behind`. It may read `readable`, the packages and its own files. Raises BuildError."""
+def run_builder(main: str, max_bytes: int, arguments: Sequence[str], image: BootImage | None = None) -> bytes:
+    """Run a module of host/; return what it wrote. Its arguments are the runtime folder, our inside/ folder, the file
+    to write, and `arguments`. It may read the packages and its own files, and `image`, if its Python starts from one.
+    Raises BuildError."""
     sandbox = PrivateDirectory()
     try:
         file = sandbox.tmp / "made"
-        arguments = [str(RUNTIME), str(INSIDE), *before, str(file), *behind]
-        packages = (packages_root() / "unpacked", packages_root() / "bytecode")
-        launch = node_launch(HOST / script, arguments, (RUNTIME, HOST, INSIDE, *packages, *readable), (sandbox.tmp,))
+        script, before = image.program(main) if image else (HOST / main, [])
+        readable = (RUNTIME, HOST, INSIDE, packages_root() / "unpacked", packages_root() / "bytecode")
+        readable += image.files if image else ()
+        given = [*before, str(RUNTIME), str(INSIDE), str(file), *arguments]
+        launch = node_launch(script, given, readable, (sandbox.tmp,))
         with tempfile.TemporaryFile() as errors:
             pid = spawn_builder(sandbox, launch, max_bytes >> 20, errors.fileno())
             killer = threading.Timer(BUILD_SECONDS, os.kill, (pid, signal.SIGKILL))
@@ -50,7 +50,7 @@ def run_builder(
                 killer.cancel()
             ended, said = status_of(os.waitstatus_to_exitcode(status), errors)
         if ended != 0:
-            raise BuildError(f"{script} ended with {ended}: {said.strip()[-_MAX_ERROR_CHARS:]}")
+            raise BuildError(f"{main} ended with {ended}: {said.strip()[-_MAX_ERROR_CHARS:]}")
         return _read(os.fspath(file), max_bytes)
     finally:
         sandbox.close()
@@ -76,8 +76,8 @@ def make_bytecode(store: Store, sha256: str) -> None:
     if store.bytecode(sha256) is not None:
         return
     image = plain_image()
-    before = [str(image.path), image.build_id, str(store.unpacked / sha256)]
-    archive = run_builder("compile.mjs", before, _MAX_BYTECODE_BYTES, readable=(image.path,))
+    arguments = [str(image.path), image.build_id, str(store.unpacked / sha256)]
+    archive = run_builder("compile.mjs", _MAX_BYTECODE_BYTES, arguments, image)
     with store.staging() as staging:
         folder, copy = staging / "bytecode", staging / "bytecode.zip"
         folder.mkdir()

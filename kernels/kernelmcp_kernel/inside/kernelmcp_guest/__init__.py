@@ -8,7 +8,7 @@ The code that the user runs may rewrite everything here. It is a convenience, ne
 
 from kernelmcp_guest.hibernation import reasons_against_saving
 from kernelmcp_guest.interrupts import after_signal, end_background, interrupt
-from kernelmcp_guest.lifecycle import attach, build, reseed, set_environment
+from kernelmcp_guest.lifecycle import attach, build, extend, reseed, set_environment
 from kernelmcp_guest.memory import usable
 from kernelmcp_guest.operations import handle, notify
 from kernelmcp_guest.packages import add_packages
@@ -19,6 +19,7 @@ __all__ = [
     "attach",
     "build",
     "end_background",
+    "extend",
     "handle",
     "interrupt",
     "notify",

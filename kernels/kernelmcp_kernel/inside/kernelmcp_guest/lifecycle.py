@@ -1,4 +1,5 @@
-"""Builds a warm shell (`build`, once, for the boot image), and makes a restored image a live guest (`attach`)."""
+"""Builds a warm shell (`build`), and one with packages (`extend`), for boot images, and makes a restored image a live
+guest (`attach`)."""
 
 # IPython and Pyodide declare much of the API used here without types that a checker understands.
 # pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
@@ -11,7 +12,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from IPython.core import page, payloadpage
@@ -59,7 +60,7 @@ WARM_CELLS = (
 )
 
 
-def _make_shell() -> GuestShell:
+def _make_shell() -> None:
     shell = GuestShell.instance(user_module=__main__)
     shell.history_manager.enabled = False  # nothing is written to disk; In, Out and %history use memory
     shell.autoindent = False
@@ -70,7 +71,6 @@ def _make_shell() -> GuestShell:
     tables.install(shell)
     for_views.install(shell)
     shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
-    return shell
 
 
 def _request(op: str, **content: Any) -> Awaitable[None] | None:
@@ -85,12 +85,8 @@ WARM_PACKAGES = {
 }
 
 
-async def build(points: str, modules: str) -> None:
-    """Create and warm up the shell, with the packages in these folders and these modules imported (JSON lists).
-
-    Leaves no JavaScript objects and no traces of the warm-up in the heap.
-    """
-    bridge.emit = bridge.write_stream = bridge.flush_streams = bridge.look_soon = lambda *_: None
+async def build() -> None:
+    """Create and warm up the shell. Leaves no JavaScript objects and no traces of the warm-up in the heap."""
     os.environ.pop("_", None)  # Emscripten's: the path of the build script
     os.environ["USER"] = os.environ["LOGNAME"] = "user"  # same as in the shell
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # Pyodide's default is for web pages
@@ -107,15 +103,27 @@ async def build(points: str, modules: str) -> None:
     sys.pycache_prefix = packages.BYTECODE
     for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata", "kernelmcp_guest.servers.pending_calls"):
         __import__(name)
-    packages.add_packages(points)
-    shell = _make_shell()
-    with shell.builtin_trap:  # as in a cell: pandas calls get_ipython, and shows less of a table in a terminal
-        packages.import_all(modules)
+    _make_shell()
     finder.install()
     missing_imports.install_finder()
+    await _warm_up(WARM_CELLS)
+
+
+async def extend(points: str, modules: str) -> None:
+    """Import these modules, of the packages in these folders (JSON lists), into the heap that `build` has left."""
+    memory.release()
+    packages.add_packages(points)
+    with GuestShell.instance().builtin_trap:  # as in a cell: pandas calls get_ipython, and shows less in a terminal
+        packages.import_all(modules)
+    await _warm_up([cell for module, cell in WARM_PACKAGES.items() if module in sys.modules])
+
+
+async def _warm_up(cells: Iterable[str]) -> None:
+    """Run the cells; then nothing in the heap tells of them."""
+    shell = GuestShell.instance()
+    bridge.emit = bridge.write_stream = bridge.flush_streams = bridge.look_soon = lambda *_: None
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
-    warm = [cell for module, cell in WARM_PACKAGES.items() if module in sys.modules]
-    for cell in (*WARM_CELLS, *warm):
+    for cell in cells:
         pending = _request(
             "execute",
             code=cell,

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmcp_kernel.languages.python.guest_bundle import find_bundle
+from kernelmcp_kernel.languages.python.guest_bundle import code_of, find_bundle, native_of
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, files
 from kernelmcp_kernel.runtime.build_identity import build_id
-from kernelmcp_kernel.runtime.places import PACKAGE, RUNTIME
+from kernelmcp_kernel.runtime.places import HOST, PACKAGE, RUNTIME
 from kernelmcp_kernel.settings import data_home
 
 # Time for another kernel's build, which takes 8 s of a processor: a server's kernel may take 60 s to start.
@@ -38,6 +38,21 @@ class BootImage:
     """The script that starts a guest. None if there is none of the installed sources."""
     version: tuple[int, int] | None = None
     """Of the file, before the guest was started that may reject it (`version_of`)."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What a guest reads to start from this image."""
+        return self.path, *self._scripts
+
+    def program(self, main: str) -> tuple[Path, list[str]]:
+        """The script to start for `main`, a module of host/, and the arguments before those of `main`."""
+        if not self.bundle:
+            return HOST / main, []
+        return HOST / "start_guest.cjs", [*map(str, self._scripts), main]
+
+    @property
+    def _scripts(self) -> tuple[Path, ...]:
+        return (self.bundle, code_of(self.bundle), native_of(self.bundle)) if self.bundle else ()
 
 
 def plain_image() -> BootImage:

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from kernelmcp_kernel.languages.interface import Language, file_options
 from kernelmcp_kernel.languages.python import companions
-from kernelmcp_kernel.languages.python.guest_bundle import code_of, native_of
 from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prepared_image, rebuild_image, version_of
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared, is_asked_for
 from kernelmcp_kernel.runtime.build_identity import BuildError, node_binary
@@ -65,11 +64,9 @@ class Python(Language):
             "keep_globals": settings().keep_globals,
             "keep_imports": False,
         }
-        script, bundle = HOST / "python_guest.mjs", ()
-        if image.bundle:
-            script, bundle = HOST / "start_guest.cjs", (image.bundle, code_of(image.bundle), native_of(image.bundle))
-        readable = (RUNTIME, HOST, packages_root() / "unpacked", packages_root() / "bytecode", image.path, *bundle)
-        return node_guest(script, [*map(str, bundle), json.dumps(mounts)], sandbox, readable)
+        script, before = image.program("python_guest.mjs")
+        readable = (RUNTIME, HOST, packages_root() / "unpacked", packages_root() / "bytecode", *image.files)
+        return node_guest(script, [*before, json.dumps(mounts)], sandbox, readable)
 
     def mounts(self) -> list[dict[str, str]]:
         return [package.mount() for package in self.packages]

@@ -97,9 +97,10 @@ async def _run(sandbox: PrivateDirectory, job: Job, max_bytes: int, descriptors:
         image = plain_image()
     except BuildError as error:
         raise NotBuilt("cannot be built now", lasting=False) from error
-    arguments = [RUNTIME, INSIDE, image.path, image.build_id, json.dumps(asdict(job))]
-    readable = (RUNTIME, HOST, INSIDE, image.path, packages_root() / "unpacked", packages_root() / "bytecode")
-    launch = node_launch(HOST / "wheel.mjs", map(str, arguments), readable, ())
+    script, before = image.program("wheel.mjs")
+    arguments = [*before, RUNTIME, INSIDE, image.path, image.build_id, json.dumps(asdict(job))]
+    readable = (RUNTIME, HOST, INSIDE, *image.files, packages_root() / "unpacked", packages_root() / "bytecode")
+    launch = node_launch(script, map(str, arguments), readable, ())
     try:
         pid = spawn_filter(sandbox, launch, -(-max_bytes >> 20), descriptors)
     except OSError as error:
