@@ -5,6 +5,9 @@
 // ours Node takes 2 ms, and V8 compiles Pyodide's for 80 ms at each start: of one script it can keep the code, which FLAGS, JSON, belong to. The machine
 // code of CPython's functions it can keep, too.
 //
+// V8 does not take Node's own code of its modules, because its flags are others, and compiles each one that is imported: so Pyodide
+// gets stand-ins for three that are large and that it hardly uses, and the others without Node's loader of ES modules.
+//
 // A module becomes a function that returns its exports, line for line: what our modules import and export is one line each.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -40,14 +43,29 @@ function pyodideModules(folder) {
   const others = [api, ...used.map((name) => fs.readFileSync(path.join(HOST, name), "utf8"))].join("\n");
   const whole = replaceOnce(read("pyodide.asm.mjs"), /\bexport default (\w+);/, (_, name) => `return ${name};`);
   const asm = lightModule(whole, others);
-  return `import path from "node:path";
+  const ofNode = (/** @type {string} */ text) => text.replace(/\bimport\("(node:[\w/]+)"\)/g, 'importOfNode("$1")');
+  return `import fs from "node:fs";
+import path from "node:path";
 import { pathToFileURL } from "node:url";
+import { isOwnWasm } from "./node_shims.mjs";
 import { placeSymbols } from "./main_symbols.mjs";
+const readFile = async (file, options) => isOwnWasm(file) ? Buffer.alloc(0) : fs.readFileSync(file, options);
+const requireOfNode = (name) => {
+  const found = standins[name] ?? ofNode(name);
+  if (!found) throw new Error("there is no " + name);
+  return found;
+};
+const importOfNode = async (name) => Object.create(requireOfNode(name), { default: { value: requireOfNode(name) } });
+const standins = {
+  "node:fs/promises": { readFile },
+  "node:module": { createRequire: () => requireOfNode },
+  "node:tty": { isatty: () => false },
+};
 export async function importPyodide(folder) {
-const loadPyodide = (() => {${api}
+const loadPyodide = (() => {${ofNode(api)}
 })();
 const mainSymbols = JSON.parse('${JSON.stringify(symbols)}');
-const factory = ((importMeta) => {${asm.replaceAll("import.meta", "importMeta")}
+const factory = ((importMeta) => {${ofNode(asm).replaceAll("import.meta", "importMeta")}
 })({ url: pathToFileURL(path.join(folder, "pyodide.asm.mjs")).href });
 return { loadPyodide, factory };
 }`;
@@ -86,7 +104,7 @@ const text = `// ${buildId}
 (async (main) => {
 "use strict";
 const modules = {};
-const ofNode = (name) => process.getBuiltinModule(name);
+const { getBuiltinModule: ofNode } = process; // later a guest has no such process (globals.mjs)
 ${functions.join("")}await ({
 ${mains.join("")}})[main]();
 })`;

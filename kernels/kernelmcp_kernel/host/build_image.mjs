@@ -11,7 +11,6 @@ import { findImage, saveImage } from "./image.mjs";
 import { leave } from "./leave.mjs";
 import { Recorder } from "./libraries.mjs";
 import { loadRuntime, mount, mountPackage } from "./pyodide.mjs";
-import { makeReproducible } from "./reproducible.mjs";
 
 const [runtime, inside, file, buildId, baseFile, baseId, packages, imported] = process.argv.slice(2);
 if (!runtime || !inside || !file || !buildId) throw new Error("usage: build_image.mjs RUNTIME INSIDE IMAGE ID [BASE ID PACKAGES MODULES]");
@@ -19,7 +18,7 @@ if (!runtime || !inside || !file || !buildId) throw new Error("usage: build_imag
 const INSIDE = "/lib/kernelmcp"; // guest code keeps this file name in tracebacks
 
 // An image with packages stays on its machine, and their modules may draw numbers at their import that nothing draws again.
-if (!packages) makeReproducible("build_image.mjs");
+if (!packages) (await import("./reproducible.mjs")).makeReproducible("build_image.mjs"); // never in a bundle
 const base = baseFile && baseId ? findImage(baseFile, baseId) : undefined;
 const recorder = new Recorder();
 /** @param {any} factory Emscripten's module factory @returns {(settings: any) => Promise<any>} */

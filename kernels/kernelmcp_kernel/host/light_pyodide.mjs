@@ -36,6 +36,11 @@ export function lightModule(text, others) {
     ["updateGOT(origExports);", "placeSymbols(mainSymbols,origExports,wasmImports,GOT);"],
     ["wasmExports=Object.assign({},wasmExports);", `wasmExports=${picked};`],
     ["Object.keys(lib.exports).indexOf(symbol)", "symbol in lib.exports?0:-1"],
+    // addFunction() would first look at each of 16,000 entries of the table, for a function that is new.
+    [
+      "return addFunction(trampolineInstance.exports.trampoline_call)",
+      "const slot=getEmptyTableSlot();setWasmTableEntry(slot,trampolineInstance.exports.trampoline_call);return slot",
+    ],
   ].reduce((made, [part, other]) => replaceOnly(made, part, other), light);
 }
 

@@ -1,8 +1,6 @@
 // What must be in place before Pyodide loads: stand-ins for the parts of Node that the permission model refuses with an
 // exception. A refused call inside WebAssembly is fatal to the guest, so it gets an errno instead.
 import fs from "node:fs";
-import promises from "node:fs/promises";
-import { syncBuiltinESMExports } from "node:module";
 import { answerErrors } from "./errno.mjs";
 
 const ENOSYS = -52; // Emscripten's errno numbers are WASI's
@@ -36,6 +34,9 @@ function refuseImports(env) {
 /** @type {{memory?: WebAssembly.Memory}} Pyodide's main module, once it is there: Emscripten keeps its memory to itself */
 export const main = {};
 
+/** Pyodide reads its wasm itself: 10 MB that nobody needs, since `installShims` has it compiled. @param {any} file */
+export const isOwnWasm = (file) => String(file).endsWith("/pyodide.asm.wasm");
+
 /** Install the shims; call once, before pyodide.mjs is imported.
  * @param {Promise<WebAssembly.Module>} compiled Pyodide's main module, which is being compiled while Node loads the rest
  * @param {boolean} refuse replace the imports that reach for processes, sockets or eval
@@ -48,12 +49,6 @@ export function installShims(compiled, refuse, check) {
       throw new Error(`process.binding(${name}) is not available in the sandbox`);
     },
   });
-  // Pyodide reads its wasm itself: 10 MB that nobody needs, since `compiled` is used. It calls the namespace of the module.
-  const { readFile } = promises;
-  const readNoWasm = async (/** @type {any} */ file, /** @type {any} */ options) =>
-    String(file).endsWith("/pyodide.asm.wasm") ? Buffer.alloc(0) : readFile(file, options);
-  promises.readFile = /** @type {any} */ (readNoWasm);
-  syncBuiltinESMExports();
   const instantiate = WebAssembly.instantiate;
   const patched = async (/** @type {any} */ source, /** @type {any} */ imports) => {
     if (!imports?.env?._emscripten_system) return instantiate.call(WebAssembly, source, imports);
@@ -61,8 +56,6 @@ export function installShims(compiled, refuse, check) {
     answerErrors(imports.env);
     if (check) imports.env._Py_CheckEmscriptenSignals_Helper = Object.assign(check, { sig: "i" });
     WebAssembly.instantiate = instantiate;
-    promises.readFile = readFile;
-    syncBuiltinESMExports();
     const module = await compiled;
     const instance = await instantiate(module, imports);
     main.memory = /** @type {any} */ (instance).exports.memory;

@@ -23,6 +23,7 @@ export async function loadRuntime(runtime, image, options, check) {
     env: { HOME: "/home/pyodide", LANG: "C.UTF-8", TERM: "dumb" },
     _makeSnapshot: true,
     checkAPIVersion: false,
+    stdin: () => null, // else it asks for Node's, with all that Node loads for it
     stdout: () => {},
     stderr: () => {},
     ...image?.loadOptions(factory),

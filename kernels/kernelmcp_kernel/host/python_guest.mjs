@@ -1,6 +1,6 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
 //   node ... python_guest.mjs '{"runtime":..., "image":..., "build_id":..., "packages":..., "workspace":..., "tmp":..., "offered":..., "volumes":..., "quota":...,
-//                      "working_directory":..., "folder":..., "how_to_see_more":..., "needed_by":..., "keep_globals":..., "keep_imports":...}'
+//                      "working_directory":..., "seed":..., "folder":..., "how_to_see_more":..., "needed_by":..., "keep_globals":..., "keep_imports":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking), 6 state out, 7 state in, and the image. Everything else is
 // closed or /dev/null.
 import process from "node:process";
@@ -147,7 +147,7 @@ async function boot() {
   const connect = (/** @type {boolean} */ continues) => {
     const module = pyodide.pyimport("kernelmcp_guest");
     const companions = JSON.stringify(settings.needed_by ?? {});
-    module.attach(host, settings.folder ?? "", settings.how_to_see_more, companions, continues);
+    module.attach(host, settings.folder ?? "", settings.how_to_see_more, companions, continues, settings.seed ?? "");
     pyodide.setInterruptBuffer(interrupts.buffer(pyodide._module));
     // Looked up once: each look-up makes a proxy.
     const { handle, notify, interrupt, after_signal, end_background } = module;

@@ -1,7 +1,7 @@
 // Draws charts of altair, which are Vega-Lite specifications, as SVG. The first chart loads Vega.
 import fs from "node:fs";
-import { createRequire } from "node:module";
 import path from "node:path";
+import process from "node:process";
 import vm from "node:vm";
 
 /** @typedef {{vega: any, vegaLite: any, interpreter: any}} Libraries */
@@ -19,6 +19,7 @@ function load(folder) {
   const vega = loadBundle(path.join(folder, "vega", "build", "vega.min.js"), {});
   const vegaLite = loadBundle(path.join(folder, "vega-lite", "build", "vega-lite.min.js"), { vega });
   // V8 makes no code from strings in a guest, so expressions are interpreted.
+  const { createRequire } = process.getBuiltinModule("node:module"); // few sessions need it
   const { expressionInterpreter: interpreter } = createRequire(path.join(folder, "any"))("vega-interpreter");
   return { vega, vegaLite, interpreter };
 }

@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 # The guest host's exit status for an image that it rejects (EX_DATAERR).
 EXIT_BAD_IMAGE = 65
 
+_SEED_BYTES = 32
+
 
 class Python(Language):
     """Guests that are restored from a boot image."""
@@ -56,6 +58,7 @@ class Python(Language):
             "runtime": str(RUNTIME),
             "image": str(image.path),
             "build_id": image.build_id,
+            "seed": os.urandom(_SEED_BYTES).hex(),
             "packages": [package.mount() for package in image.packages],
             **file_options(sandbox),
             "folder": settings().folder,
