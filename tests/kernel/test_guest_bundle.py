@@ -90,20 +90,29 @@ def test_the_bundle_has_every_module_of_a_program_line_for_line(main: str) -> No
         assert re.search(pattern, text), name
 
 
+def _started(
+    environment: dict[str, str],
+    *flags: str,
+    native: Path | None = None,
+    address_space_mb: int | None = None,
+    **files: Any,
+) -> subprocess.CompletedProcess[str]:
+    """A guest that has none of its descriptors; without `files` it ends when it has loaded Pyodide."""
+    bundle, image = _bundle(), plain_image()
+    settings = {"runtime": str(RUNTIME), "image": str(image.path), "build_id": image.build_id, **files}
+    program = [node_binary(), *flags, "--allow-fs-read=*", HOST / "start_guest.cjs", bundle, code_of(bundle)]
+    program += [native or native_of(bundle), "python_guest.mjs", json.dumps(settings)]
+    if address_space_mb:
+        program = ["sh", "-c", f'ulimit -v {address_space_mb << 10}; exec "$@"', "sh", *program]
+    return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
+
+
 def _taken(
     folder: Path, *flags: str, say: str = SAY, native: Path | None = None, address_space_mb: int | None = None
 ) -> str:
     (folder / "say.cjs").write_text(say)
-    bundle = _bundle()
-    settings = json.dumps(
-        {"runtime": str(RUNTIME), "image": str(plain_image().path), "build_id": plain_image().build_id}
-    )
-    program = [node_binary(), *flags, "--allow-fs-read=*", HOST / "start_guest.cjs", bundle, code_of(bundle)]
-    program += [native or native_of(bundle), "python_guest.mjs", settings]
     environment = {"NODE_OPTIONS": f"--require={folder / 'say.cjs'}"}
-    if address_space_mb:
-        program = ["sh", "-c", f'ulimit -v {address_space_mb << 10}; exec "$@"', "sh", *program]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
+    done = _started(environment, *flags, native=native, address_space_mb=address_space_mb)
     return done.stdout.strip() or done.stderr
 
 
@@ -118,6 +127,22 @@ def test_v8_takes_the_code_whatever_memory_a_session_has(tmp_path: Path, memory_
 def test_v8_takes_the_machine_code_whatever_memory_a_session_has(tmp_path: Path, memory_mb: int) -> None:
     *flags, _ = node_flags()
     assert _taken(tmp_path, *flags, f"--wasm-max-mem-pages={memory_mb * 16}", say=SAY_OF_NATIVE) == "taken"
+
+
+def test_a_start_loads_few_of_nodes_own_modules(tmp_path: Path) -> None:
+    """V8 compiles them, because a guest's flags are not Node's."""
+    folder = str(tmp_path)
+    files = dict.fromkeys(["workspace", "tmp", "offered"], folder) | {"volumes": [], "working_directory": "/workspace"}
+    rest = {"seed": "1", "quota": {"max_bytes": 1, "max_files": 1}, "how_to_see_more": ""}
+    environment = {"NODE_DEBUG_NATIVE": "CODE_CACHE"}
+    done = _started(environment, *node_flags(), f"--allow-fs-write={folder}", **files, **rest)
+    assert "Unsupported fd type" in done.stderr, "it has not come to its requests, the last that it does"
+    compiled = set(re.findall(r"^Compiling (\S+) with code cache", done.stderr, re.MULTILINE))
+    assert compiled >= {"net", "zlib", "stream"}
+    assert compiled.isdisjoint(
+        {"crypto", "fs/promises", "internal/fs/promises", "internal/fs/streams", "perf_hooks", "tty"}
+    )
+    assert len(compiled) < 40
 
 
 def _sealed(data: bytes) -> bytes:
