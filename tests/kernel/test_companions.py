@@ -165,7 +165,7 @@ def test_a_setup_has_all_of_them_that_can_be_had(tmp_path: Path, absent: tuple[s
     assert (done.returncode, done.stderr) == (0, "")
     setup = json.loads((tmp_path / "home" / "setup.json").read_text())
     assert (setup["requirements"], sorted(wheel["name"] for wheel in setup["wheels"])) == (["pandas"], prepared)
-    assert ("scipy, for a part of what needs it, could not be had" in done.stdout) == bool(absent)
+    assert ("scipy, which some functions of other packages need, is unavailable" in done.stdout) == bool(absent)
     with running_kernel(**environment) as kernel:
         ran = kernel.run("import pandas.core.nanops; pandas.core.nanops.get_corr_func('kendall')")
         assert (ran.status, ran.result) == (("error", None) if absent else ("ok", "'kendall'"))

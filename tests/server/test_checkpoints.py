@@ -682,6 +682,15 @@ async def test_installed_packages_are_as_they_were_and_the_record_stays_small(co
         assert (await run(client, "six.__name__", session_id="s"))["result"] == "'six'"
 
 
+async def test_restored_packages_are_not_given_as_the_reason_for_a_later_death(connect: Connect) -> None:
+    async with connect() as client:
+        await call(client, "install_package", package_name="six", session_id="s")
+        await call(client, "checkpoint_session", session_id="s")
+        await call(client, "restore_session", session_id="s")
+        died = await run(client, "import os; os._exit(3)", session_id="s")
+        assert died["error"]["value"].startswith("The sandbox process ended: it exited with status 3. All variables")
+
+
 async def test_a_damaged_state_is_not_made_a_checkpoint(connect: Connect, tmp_path: Path) -> None:
     async with connect() as client:
         await run(client, "x = 1; open('f', 'w').write('kept')", session_id="s")

@@ -1,11 +1,11 @@
 // Errors of Node and of Emscripten's file systems: as an errno for the guest, and as words for a person.
 
 // Emscripten's errno numbers are WASI's.
-export const [EACCES, EINVAL, EIO, ENOSPC, EROFS] = [2, 28, 29, 51, 69];
+export const [EACCES, EBUSY, EINVAL, EIO, ENOSPC, EROFS] = [2, 10, 28, 29, 51, 69];
 /** @type {Record<string, number>} */
 const ERRNO = {
-  ...{ EACCES, EINVAL, EIO, ENOSPC, EROFS, EAGAIN: 6, EBADF: 8, EEXIST: 20, EFBIG: 22, EISDIR: 31, ELOOP: 32, EMFILE: 33 },
-  ...{ ENAMETOOLONG: 37, ENOENT: 44, ENOTDIR: 54, ENOTEMPTY: 55, EPERM: 63, ESPIPE: 70, EXDEV: 75 },
+  ...{ EACCES, EBUSY, EINVAL, EIO, ENOSPC, EROFS, EAGAIN: 6, EBADF: 8, EEXIST: 20, EFBIG: 22, EISDIR: 31, ELOOP: 32 },
+  ...{ EMFILE: 33, ENAMETOOLONG: 37, ENOENT: 44, ENOTDIR: 54, ENOTEMPTY: 55, EPERM: 63, ESPIPE: 70, EXDEV: 75 },
   // What the permission model answers: for a path, or for a call that it has switched off altogether (fsync, fchmod).
   ERR_ACCESS_DENIED: EACCES,
 };

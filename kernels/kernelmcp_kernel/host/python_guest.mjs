@@ -5,7 +5,7 @@
 // closed or /dev/null.
 import process from "node:process";
 import { StringDecoder } from "node:string_decoder";
-import { describe } from "./errno.mjs";
+import { EBUSY, describe } from "./errno.mjs";
 import { makeFetch } from "./fetch.mjs";
 import { readFrames, writeFrame } from "./frames.mjs";
 import { cleanGlobals } from "./globals.mjs";
@@ -178,8 +178,10 @@ function mountPackages(packages) {
     try {
       mountPackage(each, (point, root) => storage?.mount(point, { root, readOnly: true }));
     } catch (error) {
-      // The guest looks whether it is there, and raises; a second mount of the same changes nothing.
-      process.stderr.write(`${each.point} was not mounted: ${describe(error)}\n`);
+      // The guest looks whether it is there, and raises. EBUSY: it is mounted already, as all are after a state was
+      // loaded. That is not worth a line, since the last line here is taken for the reason of the guest's death.
+      const isMounted = /** @type {any} */ (error)?.errno === EBUSY;
+      if (!isMounted) process.stderr.write(`${each.point} was not mounted: ${describe(error)}\n`);
     }
   }
   guest.add_packages(JSON.stringify(packages.map((entry) => entry.point)));

@@ -175,7 +175,7 @@ def _get_companions(installer: Installer) -> None:
         try:
             asyncio.run(installer.install([name], _say))
         except PackageError as error:
-            _say(f"{name}, for a part of what needs it, could not be had: {error}")
+            _say(f"{name}, which some functions of other packages need, is unavailable: {error}")
             continue
         _remember(prepared.read_setup().requirements, installer.packages)
 
@@ -206,7 +206,7 @@ def _make(store: Store, packages: list[Package]) -> None:
     imported += [name for name in IN_IMAGE if name.partition(".")[0] in there]
     roots = {name.partition(".")[0] for name in imported}
     in_image = [package.name for package in listed if not roots.isdisjoint(package.modules)]
-    _say(f"making an image with {', '.join(in_image) or 'nothing'}")
+    _say(f"making an image with {', '.join(in_image) or 'no packages'}")
     mounts = json.dumps([package.mount() for package in listed])
     _write_image(image, identity, mounts, imported)
     packages_json = [asdict(package) for package in listed]
