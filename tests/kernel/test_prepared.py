@@ -109,6 +109,26 @@ def test_what_no_image_can_hold_is_left_out_of_it(tmp_path: Path) -> None:
             assert kernel.run("import pure, opens; opens.file.read(4)").result == "'file'"
 
 
+def test_a_large_package_that_a_session_installs_is_compiled_for_the_next_one(tmp_path: Path) -> None:
+    large = {"large/__init__.py": "from large import data\n", "large/data.py": "x = 1\n" + "# padding\n" * 120_000}
+    with serve_index(tmp_path / "index") as index:
+        index.add("large", files=large)
+        index.add("small")
+        settings = {"index_url": index.url, "pyodide_url": str(tmp_path)}
+        environment = {"KERNELMCP_HOME": str(tmp_path / "home"), "KERNELMCP_PACKAGES": json.dumps(settings)}
+        compiled = tmp_path / "home" / "packages" / "bytecode"
+        with running_kernel(**environment) as kernel:
+            assert kernel.run("%pip install large small\nimport large, small").status == "ok"
+            assert wait_until(lambda: list(compiled.glob("*/large/data.*.pyc")), PREPARE_SECONDS)
+        assert len(list(compiled.iterdir())) == 1, "the small one is not compiled"
+        with running_kernel(**environment) as kernel:
+            kernel.run("%pip install large\nfrom large import data")
+            size = kernel.run("import os; os.path.getsize(data.__cached__)")
+            assert int(size.result) > 0, size.error
+            path = kernel.run("data.__cached__.rpartition('/')[0]").result
+            assert path == "'/lib/bytecode/lib/packages/large-1.0/large'"
+
+
 # It breaks each guest in the way that its kernel's environment says: of the arguments, one is a text from there.
 BREAKS = """
 import os, kernelmcp_guest

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelmcp_kernel.guests.cell_requests import Cell, Request
 from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE, OutputForwarder
-from kernelmcp_kernel.languages.python.language import LANGUAGE
+from kernelmcp_kernel.languages.python.language import LANGUAGE, prepare_meanwhile
 from kernelmcp_kernel.languages.python.prepared import is_first_offer
 from kernelmcp_kernel.settings import settings
 
 if TYPE_CHECKING:
     from kernelmcp_kernel.packages.installer import Installer
-    from kernelmcp_kernel.packages.outcome import Outcome
+    from kernelmcp_kernel.packages.outcome import Outcome, Package
 
 # How long an import does not retry a package that could not be installed, in seconds: code often repeats imports.
 _AGAIN_SECONDS = 60
+
+# Packages with so much Python (pandas, numpy, matplotlib) get bytecode for the next session: half of their import.
+_LARGE_BYTES = 1 << 20
 
 OFFER = "(Typed once in a terminal, `kernelmcp setup` makes such imports take no time.)"
 
@@ -100,12 +105,27 @@ class Installs:
             return {"error": {"name": type(error).__name__, "text": str(error)}}
         if outcome is None:
             return {"unknown": True}
+        await asyncio.to_thread(_compile_meanwhile, outcome.installed)
         mounts = [package.mount() for package in outcome.installed]
         self._mount(mounts)
         text = f"{outcome}\n{OFFER}" if imported and outcome.installed and is_first_offer() else str(outcome)
         shown = {} if said is not None else {"text/plain": text}
         self._forwarder.show(cell, {PACKAGES_TYPE: outcome.as_json(), **shown})
         return {"points": [mount["point"] for mount in mounts], "said": [*(said or []), text]}
+
+
+def _compile_meanwhile(installed: Sequence[Package]) -> None:
+    large = [
+        package.wheel.sha256
+        for package in installed
+        if package.bytecode is None and _python_bytes(package.folder) > _LARGE_BYTES
+    ]
+    if large:
+        prepare_meanwhile("--compile", ",".join(large))
+
+
+def _python_bytes(folder: Path) -> int:
+    return sum(file.stat(follow_symlinks=False).st_size for file in folder.rglob("*.py"))
 
 
 def _pure_package(module: str) -> str | None:

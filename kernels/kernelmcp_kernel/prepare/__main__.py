@@ -1,7 +1,8 @@
 """`python -m kernelmcp_kernel.prepare`: creates the packages that languages/python/prepared.py finds.
 
 Run by `kernelmcp setup` (first with --plan, which lists the files to download), and by a kernel process
-(--in-background) that finds nothing for its settings. A file lock prevents parallel runs. Finished steps are kept:
+(--in-background) that finds nothing for its settings, or that has installed a large package (--compile), so that the
+next session imports it in half the time. A file lock prevents parallel runs. Finished steps are kept:
 after an interruption, the next run continues from there. Lines on stdout report progress; kernels start without the
 packages until it has finished, and retry later if it fails.
 """
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
@@ -61,12 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--offline", type=Path)
     parser.add_argument("--export", type=Path)
     parser.add_argument("--plan", metavar="NAME,...")
+    parser.add_argument("--compile", metavar="SHA256,...")
     parser.add_argument("--in-background", action="store_true")
     parsed = parser.parse_args(argv)
     if parsed.in_background:
         os.nice(_NICE)
     _end_with_server()
     open_package_cache()
+    if parsed.compile is not None:
+        return _compile(parsed.compile.split(","))
     folder = prepared.files()[0].parent
     folder.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
     if parsed.plan is not None:
@@ -106,6 +110,16 @@ def _locked(file: Path, *, wait: bool) -> Iterator[Path | None]:
             _say("waiting for another process that prepares packages")
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield file
+
+
+def _compile(packages: Sequence[str]) -> int:
+    """Compile packages that are unpacked in the cache, unless another process does that."""
+    store = Store(packages_root(), settings().packages.max_cache_mb << 20)
+    with _locked(packages_root() / "compile.lock", wait=False) as free:
+        for sha256 in packages if free else ():
+            with suppress(BuildError, PackageError, OSError):  # it is imported without
+                make_bytecode(store, sha256)
+    return 0
 
 
 def _delete_drafts(folder: Path) -> None:

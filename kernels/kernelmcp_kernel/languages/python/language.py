@@ -49,7 +49,7 @@ class Python(Language):
         _check_node()
         open_package_cache()
         if is_asked_for() and find_prepared() is None:
-            _prepare_meanwhile()
+            prepare_meanwhile()
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
         image = self._image or _first_image()
@@ -124,9 +124,9 @@ def _usable() -> Prepared | None:
     return prepared
 
 
-def _prepare_meanwhile() -> None:
+def prepare_meanwhile(*arguments: str) -> None:
     """In a separate process that continues when this one ends: starting a kernel never waits for the network."""
-    command = [sys.executable, "-P", "-m", "kernelmcp_kernel.prepare", "--in-background"]
+    command = [sys.executable, "-P", "-m", "kernelmcp_kernel.prepare", "--in-background", *arguments]
     subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/", start_new_session=True)
 
 
