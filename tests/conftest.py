@@ -17,11 +17,14 @@ from typing import Any
 import pytest
 
 from .accounting import Account, ProcessCount, adopt_orphans, cpu_seconds, reap_orphans, yardstick_seconds
+from .kept import folder_of
 
 # pytest rewrites each assert when it imports a test; kept, the next worker and the next run only read it. So with what
 # tests start: environments are kept, and would be compiled at each start.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# With the first text that it draws, hypothesis reads the constants in all source of ours, and keeps them by its hash.
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(folder_of("hypothesis")))
 
 HERE = Path(__file__).parent
 DURATIONS = HERE / "durations.json"
@@ -83,10 +86,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=wall_seconds, reverse=True)  # stable: the tests of a file stay together, in their order
 
 
-def pytest_collection_finish() -> None:
-    """What was collected stays until the end; a worker need not look through it again and again."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """What is collected stays until the end; a worker need not look through it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

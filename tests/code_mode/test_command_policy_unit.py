@@ -174,7 +174,7 @@ def test_the_user_is_asked_about_what_cannot_be_read(is_all: Any) -> None:
         [["find", *["-exec", "env"] * 400_000]],
         [["env", None] * 400_000],
     ],
-    ids=lambda commands: str(commands)[:20],
+    ids=lambda commands: str([each[:9] if isinstance(each, list) else each for each in commands[:9]])[:20],
 )
 def test_a_guest_that_lies_gets_no_less_than_a_question_and_costs_little(commands: Any) -> None:
     assert judged(*commands)[0] != "allow"

@@ -629,9 +629,8 @@ async def test_cells_that_wait_go_on_where_the_session_went_back_to(connect: Con
         assert await listed(client) == ["cell-2", "b"]
 
 
-@pytest.mark.parametrize(
-    ("cell", "said"),
-    [
+async def test_what_a_cell_cannot_ask_for(connect: Connect) -> None:
+    asked = [
         ("%restore nowhere", "session 's' has no checkpoint. Make one"),
         ("%restore", "no checkpoint"),
         ("%checkpoint a b", "'a b' is not the name of a checkpoint"),
@@ -640,15 +639,14 @@ async def test_cells_that_wait_go_on_where_the_session_went_back_to(connect: Con
         ("x = 1\n%checkpoint a", "the cell's only line"),
         ("get_ipython().run_line_magic('checkpoint', 'a')", "the cell's only line"),
         ("get_ipython().run_cell('%restore a')", "the cell's only line"),
-    ],
-)
-async def test_what_a_cell_cannot_ask_for(connect: Connect, cell: str, said: str) -> None:
+    ]
     async with connect() as client:
-        await run(client, "n = 1", session_id="s")
-        result = await execute(client, cell, session_id="s")
-        assert said in text(result)
-        assert await listed(client) == []
-        assert (await run(client, "n", session_id="s"))["result"] == "1"
+        for number, (cell, said) in enumerate(asked):
+            await run(client, f"n = {number}", session_id="s")
+            result = await execute(client, cell, session_id="s")
+            assert said in text(result), cell
+            assert await listed(client) == [], cell
+            assert (await run(client, "n", session_id="s"))["result"] == str(number), cell
 
 
 async def test_what_stands_in_the_way_is_an_error_of_the_cell(connect: Connect) -> None:

@@ -486,7 +486,7 @@ async def test_a_cell_that_runs_at_the_stop_costs_the_variables(connect: Connect
 
 @pytest.mark.slow
 async def test_files_and_variables_of_many_sessions_stay_apart(connect: Connect) -> None:
-    names = [f"s{number}" for number in range(6)]
+    names = [f"s{number}" for number in range(4)]
     async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="2") as client:
         for round_ in range(3):
             for name in names:

@@ -249,9 +249,9 @@ async def test_svg_is_drawn_for_the_model(connect: Connect) -> None:
     async with connect(client_info=named("claude-code"), **AUTO) as client:
         shown = await execute(client, SVG)
         [picture] = [block for block in shown.content if isinstance(block, ImageContent)]
-        image = Image.open(io.BytesIO(base64.b64decode(picture.data)))
+        image = Image.open(io.BytesIO(base64.b64decode(picture.data))).convert("RGB")
         assert image.size == (512, 256)
-        colours = {image.convert("RGB").getpixel((x, y)) for x in range(0, 512, 4) for y in range(0, 256, 4)}
+        colours = {image.getpixel((x, y)) for x in range(0, 512, 4) for y in range(0, 256, 4)}
         assert {(0, 0, 128), (255, 255, 255)} <= colours, "the background, and the text"
         assert "object" not in shown.content[0].text
         assert [block.type for block in shown.content] == ["text", "image"], "no link beside it"
