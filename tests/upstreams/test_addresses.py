@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
+import ssl
 import subprocess
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import anyio
 import httpx2
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
+from kernelmcp.upstreams import bounded_http
 from kernelmcp.upstreams.addresses import AddressRefused, AddressRules, is_public
 from kernelmcp.upstreams.bounded_http import BoundedTransport
 from kernelmcp_kernel.network.allowed_hosts import is_public as is_public_to_guests
@@ -127,6 +137,50 @@ async def test_a_proxy_looks_names_up_itself(monkeypatch: pytest.MonkeyPatch) ->
             assert (await client.get(url)).status_code == 204
         assert got[0].startswith(b"GET http://only-the-proxy-knows.example/mcp HTTP/1.1\r\n")
         tasks.cancel_scope.cancel()
+
+
+def _self_signed(folder: Path) -> Path:
+    """A file with a certificate for localhost, and its key."""
+    key, name = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]),
+    )
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(1))
+    certificate = made.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False).sign(
+        key, hashes.SHA256()
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file = folder / "localhost.pem"
+    file.write_bytes(private + certificate.public_bytes(Encoding.PEM))
+    return file
+
+
+@pytest.mark.anyio
+async def test_a_certificate_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _self_signed(tmp_path)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(file)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    listening = await asyncio.start_server(answer, "localhost", 0, ssl=server)
+    url = f"https://localhost:{listening.sockets[0].getsockname()[1]}/mcp"
+    statuses: list[int] = []
+    for trusted in (None, file):
+        bounded_http._trusted.cache_clear()
+        if trusted:
+            monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+        transport = BoundedTransport(AddressRules(url, allow_private=True))
+        async with httpx2.AsyncClient(transport=transport) as client:
+            with nullcontext() if trusted else pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+                statuses.append((await client.get(url)).status_code)
+    bounded_http._trusted.cache_clear()
+    listening.close()
+    assert statuses == [204]
 
 
 @pytest.mark.parametrize(
