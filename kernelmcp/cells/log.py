@@ -35,7 +35,7 @@ from kernelmcp.cells.line import (
     untrusted,
     without_outputs,
 )
-from kernelmcp.cells.lookup import MAX_LOG_BYTES, content_of, requests, stopped, unfinished, whole_lines
+from kernelmcp.cells.lookup import MAX_LOG_BYTES, content_of, opened, requests, stopped, unfinished, whole_lines
 
 # Longest time that an event of a running cell waits before it is written.
 FLUSH_SECONDS = 0.05
@@ -327,7 +327,8 @@ class CellLog:
 
     def _append(self, parts: Sequence[bytes], length: int) -> None:
         """Append these bytes. No descriptor stays open, however many sessions there are. Raises `OSError`."""
-        fd = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(self.file, flags, 0o600)
         try:
             if (found := os.fstat(fd).st_size) < self.size:  # somebody has deleted or replaced it
                 self.size, self.generation = found, self.generation + 1
@@ -362,7 +363,7 @@ class CellLog:
             with new.open("r+b") as out:
                 out.seek(0, os.SEEK_END)
                 if self.size > upto:
-                    with self.file.open("rb") as stream:
+                    with opened(self.file) as stream:
                         stream.seek(upto)
                         out.write(stream.read(self.size - upto))
             new.replace(self.file)

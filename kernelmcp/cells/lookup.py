@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from kernelmcp.cells import event
 from kernelmcp.output.sanitize import as_dict
@@ -32,17 +33,22 @@ def content_of(file: Path) -> bytes:
     """The whole file; empty if there is none. Not mapped: a map of a file that its writer shortens ends the process.
     Raises `OSError`."""
     try:
-        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with opened(file) as stream:
+            return stream.read(MAX_LOG_BYTES)
     except FileNotFoundError:
         return b""
-    with os.fdopen(fd, "rb") as stream:
-        return stream.read(MAX_LOG_BYTES)
+
+
+def opened(file: Path) -> BinaryIO:
+    """A log to read, where a pipe in its place would keep the server waiting. Raises `OSError`."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    return open(file, "rb", opener=lambda name, mode: os.open(name, mode | flags))
 
 
 def whole_lines(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
     """The lines between two positions, without their newlines; the last one only if it is complete."""
     try:
-        stream = file.open("rb")
+        stream = opened(file)
     except FileNotFoundError:
         return
     with stream:

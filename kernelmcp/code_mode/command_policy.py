@@ -46,7 +46,7 @@ _WRAPPERS = {
     "xargs": "-I -d -n -P -L -s -E -a --max-args --max-procs --max-lines --max-chars --delimiter --eof --arg-file",
 }
 _HAVE_AN_OPERAND = frozenset({"flock", "timeout"})
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[^=]+=.*", re.DOTALL)
 _RUNS_NEXT = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 # What they are given, or name, is a script.
 _RUNS_SCRIPTS = frozenset(
@@ -67,8 +67,9 @@ _RUNS_SCRIPTS = frozenset(
         "watch",
     }
 )
+_MARK = re.compile(r"-[a-zA-Z0]*?([Ii])(.*)|--replace(?:=(.*))?", re.DOTALL)
 _AWK = frozenset({"awk", "gawk", "mawk", "nawk"})
-_RUNS_IN_AWK = re.compile(r"system\s*\(|getline|(?<!\|)\|(?!\|)|^-(?:[fEi]|-file|-exec|-include)")
+_RUNS_IN_AWK = re.compile(r"system\s*\(|@\s*\w+\s*\(|getline|(?<!\|)\|(?!\|)|^-(?:[fEi]|-file|-exec|-include)")
 _PROGRAMS = re.compile(r"(?:/usr(?:/local)?)?/s?bin/(?=[^/]+$)")
 _TOKEN = re.compile(r"\[[^\]]*\]|\*+|.", re.DOTALL)
 
@@ -147,25 +148,49 @@ def _forms(words: Words) -> Iterator[Words]:
         if name is not None and (program := _PROGRAMS.match(name)):
             name = name[program.end() :]
         yield [name, *words[1:]]
-        waiting += [_until_end(words[at + 1 :]) for at, word in enumerate(words) if word in _RUNS_NEXT]
+        runs_next = [_until_end(words[at + 1 :]) for at, word in enumerate(words) if word in _RUNS_NEXT]
+        waiting += [_replaced(run, "{}") for run in runs_next]
         runs = name in _WRAPPERS and not (name == "command" and words[1:2] in (["-v"], ["-V"]))
-        if name is not None and runs and (run := words[_start(name, words) :]):
-            waiting.append([*run, None] if name == "xargs" else run)
+        if name is not None and runs and (run := words[(start := _start(name, words)) :]):
+            waiting.append([*_replaced(run, _mark(words[1:start])), None] if name == "xargs" else run)
+
+
+def _replaced(words: Words, mark: str) -> Words:
+    """With what stands in place of the mark, which is computed."""
+    return [None if word is None or (mark and mark in word) else word for word in words]
+
+
+def _mark(options: Words) -> str:
+    """What xargs with these options replaces; empty if nothing."""
+    mark = ""
+    for option, value in zip(options, [*options[1:], None], strict=False):
+        if found := _MARK.fullmatch(option or ""):
+            mark = found[2] or found[3] or (value if found[1] == "I" else "{}") or ""
+    return mark
 
 
 def _start(wrapper: str, words: Words) -> int:
     """Where the command of a wrapper begins. At a computed word, which may be an option or the command."""
     at, operands = 1, int(wrapper in _HAVE_AN_OPERAND)
     while at < len(words) and (word := words[at]) is not None:
-        if word in _WRAPPERS[wrapper].split():
+        if _takes_next(_WRAPPERS[wrapper].split(), word):
             at += 2
-        elif word.startswith("-") or _ASSIGNMENT.fullmatch(word):
+        elif word.startswith("-"):
             at += 1
         elif operands:
             at, operands = at + 1, 0
+        elif _ASSIGNMENT.fullmatch(word):
+            at += 1
         else:
             break
     return at
+
+
+def _takes_next(options: list[str], word: str) -> bool:
+    """Whether an option, or the last of several in a word (`-rn`), has the next word as its value."""
+    if word in options or not word.startswith("-") or word.startswith("--"):
+        return word in options
+    return next((at for at, letter in enumerate(word) if f"-{letter}" in options), 0) == len(word) - 1 > 0
 
 
 def _until_end(words: Words) -> Words:
@@ -175,9 +200,22 @@ def _until_end(words: Words) -> Words:
 def _is_readable(words: Words) -> bool:
     """False if it runs what its words do not say."""
     name, *given = words
-    if name is None or "/" in name or name in _RUNS_SCRIPTS:
+    if name is None or "/" in name or name in _RUNS_SCRIPTS or (name == "find" and _has_computed_action(given)):
         return False
     return name not in _AWK or all(word is not None and not _RUNS_IN_AWK.search(word) for word in given)
+
+
+def _has_computed_action(given: Words) -> bool:
+    """Whether `find` has a computed word where `-exec` may be: not as a path, the value of a test, or of an `-exec`."""
+    is_path, before, at = True, "", 0
+    while at < len(given):
+        word = given[at]
+        if word is None and not is_path and not before.startswith("-"):
+            return True
+        is_path = is_path and not (word or "").startswith(("-", "(", "!"))
+        before = word or ""
+        at += 2 + len(_until_end(given[at + 1 :])) if word in _RUNS_NEXT else 1
+    return False
 
 
 # -- rules ----------------------------------------------------------------------------------------------------------

@@ -54,6 +54,8 @@ MAX_LISTED_SESSIONS = 50
 MAX_WAITING = 100
 # Outputs that come within this time after the first are on its page.
 GATHER_SECONDS = 0.05
+# Of the number of an output.
+MAX_DIGITS = 9
 # The type of a displayed object is known only when it is read.
 OUTPUT_TYPE = "application/octet-stream"
 
@@ -235,7 +237,7 @@ class Resources:
 
     async def output(self, execution_id: str, n: str, ctx: Ctx) -> str | bytes:
         displays = (await self._execution(execution_id, ctx)).outputs.displays
-        if not n.isdecimal() or int(n) >= len(displays):
+        if not n.isdecimal() or len(n) > MAX_DIGITS or int(n) >= len(displays):
             raise ResourceNotFoundError(f"execution {execution_id!r} has no output {n!r}, it has {len(displays)}")
         data = displays[int(n)].data
         picture = await anyio.to_thread.run_sync(headers.find, data)

@@ -79,7 +79,7 @@ class NotebookFile:
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Append cells to a notebook that has cells and is as we left it. Raises `OSError`; then it is unchanged."""
-        fd = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             if _stamp(os.fstat(fd)) != self._stamp:
                 raise OSError("the notebook was changed by somebody else just now")
@@ -105,7 +105,7 @@ class NotebookFile:
         """Copy the cells that the spare lacks from the notebook, and append the new cells."""
         if self._spare_end is None:
             self.drop_spare()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         fd = os.open(self._spare, flags, 0o600)
         try:
             position = self._spare_end or 0

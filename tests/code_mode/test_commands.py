@@ -81,6 +81,12 @@ x[y[0]+$(rm a)]=1
 printf -v PS4 '$(rm a)'; set -x; :
 awk 'BEGIN{system("rm a")}'
 awk 'BEGIN{print 1 | "rm a"}'
+awk 'BEGIN{f="system"; @f("rm a")}'
+echo rm | xargs -I{} {} a
+x=-exec; find . -name a $x rm {} \\;
+PATH=.; f
+read -r PATH <<< .; f
+: ${PATH:=.}; f
 echo (
 """
 

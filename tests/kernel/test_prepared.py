@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterator
@@ -12,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.runtime.places import PACKAGE
+from kernelmcp_kernel.runtime.build_identity import build_id
+from kernelmcp_kernel.runtime.places import PACKAGE, RUNTIME
 from tests.prepared_home import prepared_home
 from tests.pyodide_packages import pyodide_folder
 
@@ -127,6 +130,45 @@ def test_a_large_package_that_a_session_installs_is_compiled_for_the_next_one(tm
             assert int(size.result) > 0, size.error
             path = kernel.run("data.__cached__.rpartition('/')[0]").result
             assert path == "'/lib/bytecode/lib/packages/large-1.0/large'"
+
+
+@pytest.mark.slow
+def test_a_package_is_imported_in_its_image_as_in_a_cell_and_draws_numbers_of_its_own(tmp_path: Path) -> None:
+    """The image begins as the plain one does, in which all installations have drawn the same numbers."""
+    code = "import random\nfrom IPython.display import display\ndisplay(1)\nnumber = random.random()\n"
+    drawn: list[str | None] = []
+    with serve_index(tmp_path / "index") as index:
+        index.add("draws", files={"draws/__init__.py": code})
+        packages = {"index_url": index.url, "pyodide_url": str(tmp_path), "preinstalled": ["draws"]}
+        for home in ("home", "other"):
+            assert prepare(tmp_path / home, packages).returncode == 0
+            environment = {"KERNELMCP_HOME": str(tmp_path / home), "KERNELMCP_PACKAGES": json.dumps(packages)}
+            with running_kernel(**environment) as kernel:
+                assert kernel.run("import sys; 'draws' in sys.modules").result == "True"
+                drawn.append(kernel.run("import draws; draws.number").result)
+                paths = kernel.run("[each for each in sys.path if 'draws' not in each]").result
+    assert drawn[0] != drawn[1]
+    with running_kernel() as kernel:
+        assert kernel.run("import sys; sys.path").result == paths, "but for its package, as without an image"
+
+
+@pytest.mark.slow
+def test_packages_are_prepared_although_the_plain_image_is_damaged(tmp_path: Path) -> None:
+    own = tmp_path / "home" / "images" / f"{build_id(PACKAGE)[:32]}.img"
+    own.parent.mkdir(parents=True)
+    for part in (".img", ".js", ".code", ".native"):
+        shutil.copy(RUNTIME / f"boot{part}", own.with_suffix(part))
+    with own.open("r+b") as file:
+        file.seek(-1000, os.SEEK_END)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 0xFF]))
+    with serve_index(tmp_path / "index") as index:
+        index.add("pure")
+        packages = {"index_url": index.url, "pyodide_url": str(tmp_path), "preinstalled": ["pure"]}
+        done = prepare(tmp_path / "home", packages)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert list((tmp_path / "home" / "packages" / "bytecode").rglob("*.pyc"))
 
 
 # It breaks each guest in the way that its kernel's environment says: of the arguments, one is a text from there.

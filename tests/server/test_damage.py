@@ -1,5 +1,6 @@
 """A disk and an operating system that do not do what they should: what is said, and what goes on once they do."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,16 @@ async def test_a_home_that_was_deleted_is_said_with_its_place_by_all_that_needs_
             assert f"no longer exists: {home}" in refused
             assert "restart the server" in refused
             assert "disk space" not in refused
+
+
+async def test_a_log_that_is_a_pipe_keeps_nobody_waiting(connect: Connect, tmp_path: Path) -> None:
+    async with connect() as client:
+        assert (await call(client, "execute_code", session_id="s", code="x = 1"))["success"]
+        [cells] = (tmp_path / "home" / "sessions").glob("*/notebook.jsonl")
+        cells.unlink()
+        os.mkfifo(cells)
+        assert (await call(client, "execute_code", session_id="s", code="x"))["result"] == "1"
+        assert (await call(client, "execute_code", session_id="other", code="1"))["success"]
 
 
 async def test_a_runtime_directory_that_is_cleaned_up_is_made_again(

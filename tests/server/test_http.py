@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 
 from .http_support import INITIALIZE, HttpServer, error_code, run, serving
 from .support import wait_until
@@ -164,6 +165,19 @@ async def test_nobody_reaches_what_is_another_principals(server: HttpServer) -> 
                     await client.read_resource(uri)
         assert (await run(alice, "open('secret.txt').read()"))["result"] == "'secret'"
         await alice.call_tool("destroy_session", {"session_id": session})
+
+
+@pytest.mark.anyio
+async def test_odd_numbers_and_fields_in_an_address_are_no_fault_of_the_server(server: HttpServer) -> None:
+    async with server.client(ALICE, mode="auto") as client:
+        execution = (await run(client, "1"))["execution_id"]
+        for number in ("9" * 5_000, "-1", "\u00b2"):
+            with pytest.raises(MCPError) as caught:
+                await client.read_resource(f"kernelmcp://executions/{execution}/outputs/{number}")
+            assert caught.value.error.code == INVALID_PARAMS
+        many = "&".join(f"a{number}=1" for number in range(20))
+        [page] = (await client.read_resource(f"kernelmcp://executions/{execution}/view?{many}")).contents
+        assert execution in str(page)
 
 
 @pytest.mark.anyio

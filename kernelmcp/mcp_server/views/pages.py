@@ -79,7 +79,7 @@ class Asked:
         """None if it is no address of a view."""
         if (found := _ADDRESS.fullmatch(uri)) is None:
             return None
-        query = {name: values[0] for name, values in parse_qs(found["query"], max_num_fields=10).items()}
+        query = {name: values[0] for name, values in parse_qs(found["query"]).items()}
         return cls(
             found["id"],
             query.get("code", ""),

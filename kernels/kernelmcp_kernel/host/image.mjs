@@ -56,9 +56,18 @@ export function saveImage(file, snapshot, buildId, libraries) {
 function readFully(fd, target, position) {
   let done = 0;
   while (done < target.length) {
-    const count = fs.readSync(fd, target, done, target.length - done, position + done);
+    const count = readSome(fd, target.subarray(done), position + done);
     if (count === 0) throw new ImageError("the image is cut short");
     done += count;
+  }
+}
+
+/** @param {number} fd @param {Uint8Array} target @param {number} position */
+function readSome(fd, target, position) {
+  try {
+    return fs.readSync(fd, target, 0, target.length, position);
+  } catch (error) {
+    throw new ImageError(`the image cannot be read: ${/** @type {NodeJS.ErrnoException} */ (error).code}`);
   }
 }
 
@@ -125,6 +134,18 @@ export class Image {
     };
   }
 
+  /** Read it once without loading it: who has begun to load it cannot do without. */
+  check() {
+    const rest = Buffer.alloc(this.header.runs.reduce((sum, [, length]) => sum + length, 0));
+    readFully(this.fd, rest, this.position);
+    this.#compare(zlib.crc32(rest, zlib.crc32(this.snapshot)));
+  }
+
+  /** @param {number} crc32 */
+  #compare(crc32) {
+    if (crc32 !== this.header.crc32) throw new ImageError("the image's checksum does not match");
+  }
+
   /** @param {any} module */
   async #loadLibraries(module) {
     if (!this.header.libraries) return;
@@ -149,7 +170,7 @@ export class Image {
       cleared = start + length;
     }
     clear(heap, cleared, heap.length);
-    if (crc !== this.header.crc32) throw new ImageError("the image's checksum does not match");
+    this.#compare(crc);
     const jsonLength = this.snapshot.readUInt32LE(8);
     return JSON.parse(this.snapshot.toString("utf8", 48, 48 + jsonLength));
   }
@@ -158,7 +179,9 @@ export class Image {
 /** An image that fits; without one it takes two seconds more. @param {string} file @param {string} buildId */
 export function findImage(file, buildId) {
   try {
-    return new Image(file, buildId);
+    const image = new Image(file, buildId);
+    image.check();
+    return image;
   } catch (error) {
     if (error instanceof ImageError) return undefined;
     throw error;

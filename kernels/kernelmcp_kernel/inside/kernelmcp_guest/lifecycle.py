@@ -87,6 +87,7 @@ WARM_PACKAGES = {
 
 async def build() -> None:
     """Create and warm up the shell. Leaves no JavaScript objects and no traces of the warm-up in the heap."""
+    _be_silent()
     os.environ.pop("_", None)  # Emscripten's: the path of the build script
     os.environ["USER"] = os.environ["LOGNAME"] = "user"  # same as in the shell
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # Pyodide's default is for web pages
@@ -112,16 +113,23 @@ async def build() -> None:
 async def extend(points: str, modules: str) -> None:
     """Import these modules, of the packages in these folders (JSON lists), into the heap that `build` has left."""
     memory.release()
+    _be_silent()
+    reseed()  # all installations have the same numbers in what `build` has left
+    sys.path.remove("")  # Pyodide adds it at each start
     packages.add_packages(points)
     with GuestShell.instance().builtin_trap:  # as in a cell: pandas calls get_ipython, and shows less in a terminal
         packages.import_all(modules)
     await _warm_up([cell for module, cell in WARM_PACKAGES.items() if module in sys.modules])
 
 
+def _be_silent() -> None:
+    """What is displayed now goes nowhere; `_warm_up` ends that."""
+    bridge.emit = bridge.write_stream = bridge.flush_streams = bridge.look_soon = lambda *_: None
+
+
 async def _warm_up(cells: Iterable[str]) -> None:
     """Run the cells; then nothing in the heap tells of them."""
     shell = GuestShell.instance()
-    bridge.emit = bridge.write_stream = bridge.flush_streams = bridge.look_soon = lambda *_: None
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     for cell in cells:
         pending = _request(

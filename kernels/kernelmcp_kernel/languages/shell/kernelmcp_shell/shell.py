@@ -61,8 +61,8 @@ _STREAMS_BACK = "exec 1>&61 2>&62; "
 _OPTIONS = "aefuvxC"
 
 _SUBSTITUTION = re.compile(r"\$\((?!\()|[<>]\(|`[^`]*`")
-# Places where bashkit runs commands that its analysis does not name.
-_NOT_ANALYZED = re.compile(r"@P\}|\bPS4\b|\(\([^)]*\$\(")
+# Places where bashkit runs commands that its analysis does not name, and a PATH by which any name may be a script.
+_NOT_ANALYZED = re.compile(r"@P\}|\bPS4\b|\(\([^)]*\$\(|(?<![$\w])(?<!\$\{)PATH\b|\bPATH:?=")
 
 _BUDGETS = (
     ("live intermediate bytes", "a pipe, a variable or a command can hold at most 32 MB at a time"),
