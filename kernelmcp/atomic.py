@@ -47,6 +47,12 @@ def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES, *, follow: bool = T
     return content
 
 
+def open_own(file: Path) -> BinaryIO:
+    """Open a file that a server has written, to read. A pipe in its place blocks nobody. Raises `OSError`."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    return open(file, "rb", opener=lambda name, mode: os.open(name, mode | flags))
+
+
 def create_once(file: Path, content: bytes) -> None:
     """Create a small file if there is none. Of several processes at once, all then find the same one, and the whole of
     it. Raises `OSError`."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from kernelmcp.atomic import put_aside, sweep_drafts, write_at
+from kernelmcp.atomic import open_own, put_aside, sweep_drafts, write_at
 from kernelmcp.cells import event
 from kernelmcp.cells.event import Op
 from kernelmcp.cells.line import (
@@ -35,7 +35,7 @@ from kernelmcp.cells.line import (
     untrusted,
     without_outputs,
 )
-from kernelmcp.cells.lookup import MAX_LOG_BYTES, content_of, opened, requests, stopped, unfinished, whole_lines
+from kernelmcp.cells.lookup import MAX_LOG_BYTES, content_of, requests, stopped, unfinished, whole_lines
 
 # Longest time that an event of a running cell waits before it is written.
 FLUSH_SECONDS = 0.05
@@ -363,7 +363,7 @@ class CellLog:
             with new.open("r+b") as out:
                 out.seek(0, os.SEEK_END)
                 if self.size > upto:
-                    with opened(self.file) as stream:
+                    with open_own(self.file) as stream:
                         stream.seek(upto)
                         out.write(stream.read(self.size - upto))
             new.replace(self.file)

@@ -1,12 +1,11 @@
 """Look-ups in a session's log, which another process or thread may be writing. Blocking; nothing is parsed that is not
 asked for."""
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
+from kernelmcp.atomic import open_own
 from kernelmcp.cells import event
 from kernelmcp.output.sanitize import as_dict
 
@@ -33,22 +32,16 @@ def content_of(file: Path) -> bytes:
     """The whole file; empty if there is none. Not mapped: a map of a file that its writer shortens ends the process.
     Raises `OSError`."""
     try:
-        with opened(file) as stream:
+        with open_own(file) as stream:
             return stream.read(MAX_LOG_BYTES)
     except FileNotFoundError:
         return b""
 
 
-def opened(file: Path) -> BinaryIO:
-    """A log to read, where a pipe in its place would keep the server waiting. Raises `OSError`."""
-    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    return open(file, "rb", opener=lambda name, mode: os.open(name, mode | flags))
-
-
 def whole_lines(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
     """The lines between two positions, without their newlines; the last one only if it is complete."""
     try:
-        stream = opened(file)
+        stream = open_own(file)
     except FileNotFoundError:
         return
     with stream:

@@ -292,8 +292,13 @@ async def test_a_checkpoint_that_was_tampered_with_is_refused_and_the_session_go
     def other_key(state: Path) -> None:
         (tmp_path / "home/state.key").write_bytes(bytes(32))
 
+    def a_pipe(state: Path) -> None:
+        state.unlink()
+        os.mkfifo(state)
+
     damage = {
         "is damaged": flip,
+        "cut short": a_pipe,
         "is cut short": lambda state: os.truncate(state, 1000),
         "cannot be read": Path.unlink,
         "belongs to another session": foreign,
@@ -318,6 +323,7 @@ async def test_a_checkpoint_that_was_tampered_with_is_refused_and_the_session_go
             found = await run(client, "x, open('f').read()", session_id="s")
             assert (found["result"], found["state_lost"]) == ("(2, 'two')", False)
             for file, content in zip(files, whole, strict=True):
+                file.unlink(missing_ok=True)
                 file.write_bytes(content)
         await call(client, "restore_session", session_id="s", name="a")
         assert (await run(client, "x, open('f').read()", session_id="s"))["result"] == "(1, 'one')"

@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from kernelmcp.atomic import create_once, read_small
+from kernelmcp.atomic import create_once, open_own, read_small
 
 VERSION = 1
 KEY_FILE = "state.key"
@@ -105,7 +105,7 @@ def seal(file: Path, envelope: Envelope, key: bytes) -> None:
 
 def unseal(file: Path, key: bytes) -> Envelope:
     """The envelope of a state, both as they were sealed. Raises StateRefused, OSError."""
-    with file.open("rb") as stream:
+    with open_own(file) as stream:
         size = os.fstat(stream.fileno()).st_size
         text, code = _split(stream, size)
         seen = _decode(text, _Version)
@@ -124,7 +124,7 @@ def unseal(file: Path, key: bytes) -> Envelope:
 
 def read_envelope(file: Path) -> Envelope:
     """The envelope of a state, whose code is not checked. Raises StateRefused, OSError."""
-    with file.open("rb") as stream:
+    with open_own(file) as stream:
         text, _ = _split(stream, os.fstat(stream.fileno()).st_size)
     return _decode(text, Envelope)
 

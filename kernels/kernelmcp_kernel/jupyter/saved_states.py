@@ -118,7 +118,7 @@ class SavingKernel(OfferedKernel):
         with ExitStack() as opened:
             parts: list[FilePart] = []
             for part in content["parts"]:
-                file = os.open(part["file"], os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                file = os.open(part["file"], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 opened.callback(os.close, file)
                 parts.append(FilePart(file, 0, part["bytes"]))
             reseed = content["reseed"]
