@@ -232,8 +232,12 @@ async def test_what_a_result_leaves_out_is_said_and_lies_in_a_resource(connect: 
         bundle = json.loads((await client.read_resource(display)).contents[0].text)
         assert bundle["text/markdown"] == "- row\n" * 1000
 
-        result = await client.call_tool("execute_code", {"code": "kept = 1; bytearray(10**10)"})
+        result = await client.call_tool("execute_code", {"code": "kept = 1; bytearray(10**9)"})
         assert "delete large ones, or make a session of a larger flavor" in result.content[0].text
+        result = await client.call_tool("execute_code", {"code": "bytearray(10**10)"})
+        assert result.content[0].text.endswith(
+            "[All variables are kept. No session has room for one so large: work on parts of it.]"
+        )
         assert (await run(client, "kept"))["result"] == "1"
 
 

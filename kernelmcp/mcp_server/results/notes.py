@@ -11,6 +11,8 @@ from kernelmcp.sessions.default_session import age_of
 # Changed files that the text names.
 MAX_NAMED_FILES = 10
 MAX_FILE_NAMES_CHARS = 500
+# Of the guest's MemoryError for what no flavor has room for (kernelmcp_guest/memory.py).
+_TOO_LARGE = "larger than any object of this Python can be"
 LOST_EARLIER = (
     "The kernel was restarted before an earlier cell. What the session had until then is gone; files are kept. What "
     "has run since is there."
@@ -46,7 +48,9 @@ def notes(view: View) -> list[str]:
         found.append(f"[The server allows no more than {got:g} s for a cell, so the timeout of {asked:g} s was cut.]")
     if execution.error and execution.error.name == "MemoryError" and not execution.state_lost:
         found.append(
-            "[The session ran out of memory. All variables are kept: delete large ones, or make a session of a "
+            "[All variables are kept. No session has room for one so large: work on parts of it.]"
+            if _TOO_LARGE in execution.error.value
+            else "[The session ran out of memory. All variables are kept: delete large ones, or make a session of a "
             "larger flavor with create_session.]"
         )
     fences = ["[The Markdown fences around the code were taken off.]"] if execution.had_fences else []
