@@ -39,7 +39,7 @@ Next: give it to a client, with a folder for your own files.
 
 Restart Claude Desktop, put a CSV file into ~/kernelmcp, and ask for a chart of it. README.md has other clients;
 `kernelmcp doctor` tries harder to break out, and `kernelmcp setup` fetches numpy, pandas, matplotlib and more, so that
-importing them takes no time."""
+importing them takes no time in a session's first cell."""
 
 
 class DemoFailed(Exception):

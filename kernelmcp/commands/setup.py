@@ -30,7 +30,10 @@ SETS = {
     ),
     "fonts": ("matplotlib-fontja",),  # IPAexGothic: Japanese, and many Chinese characters
 }  # fmt: skip
-OFFER = "`kernelmcp setup` fetches numpy, pandas, matplotlib and more, once, so that importing them takes no time."
+OFFER = (
+    "`kernelmcp setup` fetches numpy, pandas, matplotlib and more, once, so that importing them takes no time in a "
+    "session's first cell."
+)
 SETUP_FILE = "setup.json"
 _SOURCES = {
     "index": "the package index",

@@ -24,7 +24,7 @@ _AGAIN_SECONDS = 60
 # Packages with so much Python (pandas, numpy, matplotlib) get bytecode for the next session: half of their import.
 _LARGE_BYTES = 1 << 20
 
-OFFER = "(Typed once in a terminal, `kernelmcp setup` makes such imports take no time.)"
+OFFER = "(Typed once in a terminal, `kernelmcp setup` makes such imports take no time in a session's first cell.)"
 
 Answer = dict[str, Any]
 
