@@ -48,9 +48,16 @@ def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES, *, follow: bool = T
 
 
 def open_own(file: Path) -> BinaryIO:
-    """Open a file that a server has written, to read. A pipe in its place blocks nobody. Raises `OSError`."""
-    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    return open(file, "rb", opener=lambda name, mode: os.open(name, mode | flags))
+    """Open a file that a server has written, to read. A pipe in its place is refused. Raises `OSError`."""
+    return open(file, "rb", opener=_open_regular)
+
+
+def _open_regular(name: str, mode: int) -> int:
+    fd = os.open(name, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "is not a regular file", name)
 
 
 def create_once(file: Path, content: bytes) -> None:

@@ -46,7 +46,8 @@ _WRAPPERS = {
     "xargs": "-I -d -n -P -L -s -E -a --max-args --max-procs --max-lines --max-chars --delimiter --eof --arg-file",
 }
 _HAVE_AN_OPERAND = frozenset({"flock", "timeout"})
-_ASSIGNMENT = re.compile(r"[^=]+=.*", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_ASSIGNMENT_OF_ENV = re.compile(r"[^=]+=.*", re.DOTALL)
 _RUNS_NEXT = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 # What they are given, or name, is a script.
 _RUNS_SCRIPTS = frozenset(
@@ -70,6 +71,11 @@ _RUNS_SCRIPTS = frozenset(
 _MARK = re.compile(r"-[a-zA-Z0]*?([Ii])(.*)|--replace(?:=(.*))?", re.DOTALL)
 _AWK = frozenset({"awk", "gawk", "mawk", "nawk"})
 _RUNS_IN_AWK = re.compile(r"system\s*\(|@\s*\w+\s*\(|getline|(?<!\|)\|(?!\|)|^-(?:[fEi]|-file|-exec|-include)")
+# Its tests with a value, and options.
+_VALUE_OF_FIND = re.compile(
+    r"-(?:i?(?:name|path|wholename|lname|regex)|regextype|x?type|size|[ac]?newer|samefile|[acm](?:time|min)|perm|user|group"
+    r"|[ug]id|links|inum|fstype|used|maxdepth|mindepth|printf)"
+)
 _PROGRAMS = re.compile(r"(?:/usr(?:/local)?)?/s?bin/(?=[^/]+$)")
 _TOKEN = re.compile(r"\[[^\]]*\]|\*+|.", re.DOTALL)
 
@@ -156,12 +162,12 @@ def _forms(words: Words) -> Iterator[Words]:
 
 
 def _replaced(words: Words, mark: str) -> Words:
-    """With what stands in place of the mark, which is computed."""
+    """The words; one that holds the mark is computed."""
     return [None if word is None or (mark and mark in word) else word for word in words]
 
 
 def _mark(options: Words) -> str:
-    """What xargs with these options replaces; empty if nothing."""
+    """The mark that xargs with these options replaces; empty if there is none."""
     mark = ""
     for option, value in zip(options, [*options[1:], None], strict=False):
         if found := _MARK.fullmatch(option or ""):
@@ -179,7 +185,7 @@ def _start(wrapper: str, words: Words) -> int:
             at += 1
         elif operands:
             at, operands = at + 1, 0
-        elif _ASSIGNMENT.fullmatch(word):
+        elif (_ASSIGNMENT_OF_ENV if wrapper == "env" else _ASSIGNMENT).fullmatch(word):
             at += 1
         else:
             break
@@ -210,7 +216,7 @@ def _has_computed_action(given: Words) -> bool:
     is_path, before, at = True, "", 0
     while at < len(given):
         word = given[at]
-        if word is None and not is_path and not before.startswith("-"):
+        if word is None and not is_path and not _VALUE_OF_FIND.fullmatch(before):
             return True
         is_path = is_path and not (word or "").startswith(("-", "(", "!"))
         before = word or ""

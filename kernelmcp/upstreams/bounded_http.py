@@ -71,7 +71,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 _NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-@functools.cache
+@functools.cache  # a server that is to know other authorities is started again
 def _trusted() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 

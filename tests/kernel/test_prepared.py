@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -123,6 +124,8 @@ def test_a_large_package_that_a_session_installs_is_compiled_for_the_next_one(tm
         with running_kernel(**environment) as kernel:
             assert kernel.run("%pip install large small\nimport large, small").status == "ok"
             assert wait_until(lambda: list(compiled.glob("*/large/data.*.pyc")), PREPARE_SECONDS)
+        with (compiled.parent / "compile.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # it has ended
         assert len(list(compiled.iterdir())) == 1, "the small one is not compiled"
         with running_kernel(**environment) as kernel:
             kernel.run("%pip install large\nfrom large import data")
@@ -130,6 +133,19 @@ def test_a_large_package_that_a_session_installs_is_compiled_for_the_next_one(tm
             assert int(size.result) > 0, size.error
             path = kernel.run("data.__cached__.rpartition('/')[0]").result
             assert path == "'/lib/bytecode/lib/packages/large-1.0/large'"
+
+
+def test_a_package_is_there_although_nothing_can_compile_it(tmp_path: Path) -> None:
+    with serve_index(tmp_path / "index") as index:
+        index.add("large", files={"large/__init__.py": "x = 1\n" + "# padding\n" * 120_000})
+        settings = {"index_url": index.url, "pyodide_url": str(tmp_path)}
+        environment = {"KERNELMCP_HOME": str(tmp_path / "home"), "KERNELMCP_PACKAGES": json.dumps(settings)}
+        (tmp_path / "home" / "packages" / "compile.lock").mkdir(parents=True)
+        with running_kernel(**environment) as kernel:
+            assert kernel.run("%pip install large\nimport large; large.x").result == "1"
+            kernel.guests()[0].kill()
+            kernel.run("1")
+            assert kernel.run("import large; large.x").result == "1"
 
 
 @pytest.mark.slow

@@ -236,7 +236,7 @@ async def test_what_a_result_leaves_out_is_said_and_lies_in_a_resource(connect: 
         assert "delete large ones, or make a session of a larger flavor" in result.content[0].text
         result = await client.call_tool("execute_code", {"code": "bytearray(10**10)"})
         assert result.content[0].text.endswith(
-            "[All variables are kept. No session has room for one so large: work on parts of it.]"
+            "[All variables are kept. No session can hold an object that large: process the data in parts.]"
         )
         assert (await run(client, "kept"))["result"] == "1"
 

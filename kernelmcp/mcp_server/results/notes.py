@@ -48,7 +48,7 @@ def notes(view: View) -> list[str]:
         found.append(f"[The server allows no more than {got:g} s for a cell, so the timeout of {asked:g} s was cut.]")
     if execution.error and execution.error.name == "MemoryError" and not execution.state_lost:
         found.append(
-            "[All variables are kept. No session has room for one so large: work on parts of it.]"
+            "[All variables are kept. No session can hold an object that large: process the data in parts.]"
             if _TOO_LARGE in execution.error.value
             else "[The session ran out of memory. All variables are kept: delete large ones, or make a session of a "
             "larger flavor with create_session.]"

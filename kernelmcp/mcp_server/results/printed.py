@@ -25,7 +25,7 @@ def printed(text: str) -> str:
 
 def is_seen(text: str) -> bool:
     """False for a text of blanks and signs without a shape: several models' APIs refuse a block of nothing else."""
-    # Nearly every text shows it at once; of one that does not, each different sign is looked at once.
+    # The beginning of nearly every text tells. If it does not, each different sign is looked at, and not each place.
     return any(sign.isprintable() and not sign.isspace() for part in (text[:100], set(text)) for sign in part)
 
 

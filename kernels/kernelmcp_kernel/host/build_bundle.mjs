@@ -1,9 +1,10 @@
-// Builds the bundle of what starts from a boot image. Runs on the trusted side, with build_image.mjs, and nothing of a user's is in it:
+// Builds the bundle of what starts from a boot image. Runs on the trusted side, with build_image.mjs, and nothing of a user's is
+// in it:
 //   node build_bundle.mjs RUNTIME_FOLDER IMAGE_FILE BUILD_ID BUNDLE_FILE CODE_FILE NATIVE_FILE FLAGS
 //
-// The bundle is one script with MAINS, of which each start names one, the modules that they import, and Pyodide's. For each module of
-// ours Node takes 2 ms, and V8 compiles Pyodide's for 80 ms at each start: of one script it can keep the code, which FLAGS, JSON, belong to. The machine
-// code of CPython's functions it can keep, too.
+// The bundle is one script with MAINS, of which each start names one, the modules that they import, and Pyodide's. For each
+// module of ours Node takes 2 ms, and V8 compiles Pyodide's for 80 ms at each start: of one script it can keep the code, which
+// FLAGS, JSON, belong to. The machine code of CPython's functions it can keep, too.
 //
 // V8 does not take Node's own code of its modules, because its flags are others, and compiles each one that is imported: so Pyodide
 // gets stand-ins for three that are large and that it hardly uses, and the others without Node's loader of ES modules.
@@ -43,7 +44,7 @@ function pyodideModules(folder) {
   const others = [api, ...used.map((name) => fs.readFileSync(path.join(HOST, name), "utf8"))].join("\n");
   const whole = replaceOnce(read("pyodide.asm.mjs"), /\bexport default (\w+);/, (_, name) => `return ${name};`);
   const asm = lightModule(whole, others);
-  const ofNode = (/** @type {string} */ text) => text.replace(/\bimport\("(node:[\w/]+)"\)/g, 'importOfNode("$1")');
+  const withStandins = (/** @type {string} */ text) => text.replace(/\bimport\("(node:[\w/]+)"\)/g, 'importOfNode("$1")');
   return `import fs from "node:fs";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
@@ -62,10 +63,10 @@ const standins = {
   "node:tty": { isatty: () => false },
 };
 export async function importPyodide(folder) {
-const loadPyodide = (() => {${ofNode(api)}
+const loadPyodide = (() => {${withStandins(api)}
 })();
 const mainSymbols = JSON.parse('${JSON.stringify(symbols)}');
-const factory = ((importMeta) => {${ofNode(asm).replaceAll("import.meta", "importMeta")}
+const factory = ((importMeta) => {${withStandins(asm).replaceAll("import.meta", "importMeta")}
 })({ url: pathToFileURL(path.join(folder, "pyodide.asm.mjs")).href });
 return { loadPyodide, factory };
 }`;

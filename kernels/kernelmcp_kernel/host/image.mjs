@@ -134,7 +134,7 @@ export class Image {
     };
   }
 
-  /** Read it once without loading it: who has begun to load it cannot do without. */
+  /** Verify the checksum before loading: a load that has begun cannot fall back. */
   check() {
     const rest = Buffer.alloc(this.header.runs.reduce((sum, [, length]) => sum + length, 0));
     readFully(this.fd, rest, this.position);

@@ -46,9 +46,9 @@ export function mount(pyodide, root, point) {
   pyodide.FS.mount(pyodide.FS.filesystems.NODEFS, { root }, point);
 }
 
-/** Show an installed package to the guest, and its bytecode, if there is any, where sys.pycache_prefix makes Python look.
+/** Show an installed package to the guest, and its bytecode, if it is still there, where sys.pycache_prefix makes Python look.
  * @param {{folder: string, point: string, bytecode?: string}} entry @param {(point: string, root: string) => void} show */
 export function mountPackage({ folder, point, bytecode }, show) {
-  if (bytecode) show(`${BYTECODE}${point}`, bytecode);
   show(point, folder);
+  if (bytecode && fs.existsSync(bytecode)) show(`${BYTECODE}${point}`, bytecode);
 }

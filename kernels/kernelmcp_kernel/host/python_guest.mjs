@@ -125,7 +125,7 @@ async function boot() {
   for (const { name, path, mode } of settings.volumes)
     storage.mount(`/volumes/${name}`, { root: path, readOnly: mode !== "rw", noted: `/volumes/${name}/` });
   pyodide.FS.chdir(settings.working_directory);
-  // Pyodide's own stdin is Node's descriptor 0, and closing it calls fsync, which the permission model forbids.
+  // Closing Pyodide's own stdin calls fsync, which the permission model forbids.
   pyodide.setStdin({ read: () => 0, fsync: () => undefined });
   pyodide.setStdout(rawStream("stdout"));
   pyodide.setStderr(rawStream("stderr"));

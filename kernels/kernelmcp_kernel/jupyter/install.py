@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 # How long an import does not retry a package that could not be installed, in seconds: code often repeats imports.
 _AGAIN_SECONDS = 60
 
-# Packages with so much Python (pandas, numpy, matplotlib) get bytecode for the next session: half of their import.
+# Packages with so much Python (pandas, numpy, matplotlib) get bytecode: later sessions import them in half the time.
 _LARGE_BYTES = 1 << 20
 
 OFFER = "(Typed once in a terminal, `kernelmcp setup` makes such imports take no time in a session's first cell.)"
@@ -105,23 +106,21 @@ class Installs:
             return {"error": {"name": type(error).__name__, "text": str(error)}}
         if outcome is None:
             return {"unknown": True}
-        await asyncio.to_thread(_compile_meanwhile, outcome.installed)
         mounts = [package.mount() for package in outcome.installed]
         self._mount(mounts)
         text = f"{outcome}\n{OFFER}" if imported and outcome.installed and is_first_offer() else str(outcome)
         shown = {} if said is not None else {"text/plain": text}
         self._forwarder.show(cell, {PACKAGES_TYPE: outcome.as_json(), **shown})
+        asyncio.get_running_loop().run_in_executor(None, _compile_meanwhile, outcome.installed)  # nobody waits for it
         return {"points": [mount["point"] for mount in mounts], "said": [*(said or []), text]}
 
 
 def _compile_meanwhile(installed: Sequence[Package]) -> None:
-    large = [
-        package.wheel.sha256
-        for package in installed
-        if package.bytecode is None and _python_bytes(package.folder) > _LARGE_BYTES
-    ]
-    if large:
-        prepare_meanwhile("--compile", ",".join(large))
+    with suppress(OSError):  # the cache was deleted, or no process can start: the package works without
+        missing = [package for package in installed if package.bytecode is None]
+        large = [package.wheel.sha256 for package in missing if _python_bytes(package.folder) > _LARGE_BYTES]
+        if large:
+            prepare_meanwhile("--compile", ",".join(large))
 
 
 def _python_bytes(folder: Path) -> int:

@@ -2,7 +2,7 @@
 
     KERNELMCP_HOME/packages/wheels/<sha256>/<file>.whl    as downloaded
     KERNELMCP_HOME/packages/unpacked/<sha256>/            mounted in guests, with a stamp of its contents
-    KERNELMCP_HOME/packages/bytecode/<sha256>/            of packages prepared by `kernelmcp setup`, mounted beside them
+    KERNELMCP_HOME/packages/bytecode/<sha256>/            of prepared and of large packages, mounted beside them
     KERNELMCP_HOME/packages/resolutions/<key>.json        pip's choice for a request, with its time
     KERNELMCP_HOME/packages/built/<sha256>.json           the result of a source build (`sources.build_cache`)
     KERNELMCP_HOME/packages/tmp/                          work in progress, locked while its process lives

@@ -113,12 +113,19 @@ def _locked(file: Path, *, wait: bool) -> Iterator[Path | None]:
 
 
 def _compile(packages: Sequence[str]) -> int:
-    """Compile packages that are unpacked in the cache, unless another process does that."""
-    store = Store(packages_root(), settings().packages.max_cache_mb << 20)
-    with _locked(packages_root() / "compile.lock", wait=False) as free:
-        for sha256 in packages if free else ():
-            with suppress(BuildError, PackageError, OSError):  # it is imported without
+    """Compile packages that are unpacked in the cache, unless another process does that, or one has just failed."""
+    with suppress(OSError), _locked(packages_root() / "compile.lock", wait=False) as failed_at:
+        if failed_at is None or _has_failed(failed_at):
+            return 0
+        store = Store(packages_root(), settings().packages.max_cache_mb << 20)
+        try:
+            for sha256 in packages:
+                store.room.use([sha256])
                 make_bytecode(store, sha256)
+        except (BuildError, PackageError, OSError):  # it is imported without
+            failed_at.write_text("failed\n")
+            return 1
+        failed_at.write_text("")
     return 0
 
 

@@ -123,7 +123,7 @@ async def extend(points: str, modules: str) -> None:
 
 
 def _be_silent() -> None:
-    """What is displayed now goes nowhere; `_warm_up` ends that."""
+    """Drop all output until `_warm_up` ends."""
     bridge.emit = bridge.write_stream = bridge.flush_streams = bridge.look_soon = lambda *_: None
 
 

@@ -41,7 +41,7 @@ class BootImage:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What a guest reads to start from this image."""
+        """The files that a guest reads to start from this image."""
         return self.path, *self._scripts
 
     def program(self, main: str) -> tuple[Path, list[str]]:

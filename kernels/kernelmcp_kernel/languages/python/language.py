@@ -125,7 +125,7 @@ def _usable() -> Prepared | None:
 
 
 def prepare_meanwhile(*arguments: str) -> None:
-    """In a separate process that continues when this one ends: starting a kernel never waits for the network."""
+    """In a separate process that continues when this one ends: no start and no cell waits for it. Raises OSError."""
     command = [sys.executable, "-P", "-m", "kernelmcp_kernel.prepare", "--in-background", *arguments]
     subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/", start_new_session=True)
 

@@ -24,15 +24,19 @@ def compile_all(folder: str, archive: str) -> None:
                 source = stream.read()
             try:
                 code = compile(source, f"{folder}/{module}", "exec", dont_inherit=True)
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
+            except (SyntaxError, ValueError, RecursionError):
                 continue  # importing it reports the error
             # Unchecked: mounted files do not change, and checking takes half of an import's time.
             data = vars(_bootstrap_external)["_code_to_hash_pyc"](code, importlib.util.source_hash(source), False)
             target.writestr(f"{module.removesuffix('.py')}.{sys.implementation.cache_tag}.pyc", data)
 
 
+def _fail(error: OSError) -> None:
+    raise error  # a part would be taken for the whole
+
+
 def _modules(folder: str) -> Iterator[str]:
-    for parent, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder, onerror=_fail):
         folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)
         for name in sorted(files):
             if name.endswith(".py"):
