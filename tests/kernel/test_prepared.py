@@ -133,6 +133,10 @@ def test_a_large_package_that_a_session_installs_is_compiled_for_the_next_one(tm
             assert int(size.result) > 0, size.error
             path = kernel.run("data.__cached__.rpartition('/')[0]").result
             assert path == "'/lib/bytecode/lib/packages/large-1.0/large'"
+            shutil.rmtree(compiled)
+            kernel.guests()[0].kill()
+            kernel.run("1")
+            assert kernel.run("import large.data; large.data.x").result == "1"
 
 
 def test_a_package_is_there_although_nothing_can_compile_it(tmp_path: Path) -> None:
