@@ -137,6 +137,9 @@ async def test_a_client_that_cannot_ask_is_told_the_setting(model: Modelling) ->
 async def test_a_question_is_pending_and_an_interrupt_ends_it(model: Modelling) -> None:
     async with model(toml=RULES, SESSIONS__INLINE_WAIT_SECONDS="1") as one, watching(one) as lab:
         text, fields = await one.call("execute_command", command="touch kept; rm kept", session_id="s")
+        async with asyncio.timeout(DEADLINE):  # a busy machine takes longer to start the shell
+            while "pending_approvals" not in fields:
+                text, fields = await one.call("get_execution", execution_id=fields["execution_id"], wait_seconds=1)
         [pending] = fields["pending_approvals"]
         assert (fields["status"], pending["server"], "rm kept" in pending["arguments"]) == ("running", "(shell)", True)
         assert "waits for the user's approval of a bash command" in text

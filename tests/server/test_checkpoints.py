@@ -298,7 +298,7 @@ async def test_a_checkpoint_that_was_tampered_with_is_refused_and_the_session_go
 
     damage = {
         "is damaged": flip,
-        "cut short": a_pipe,
+        "is not a regular file": a_pipe,
         "is cut short": lambda state: os.truncate(state, 1000),
         "cannot be read": Path.unlink,
         "belongs to another session": foreign,
