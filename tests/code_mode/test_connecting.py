@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import subprocess
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -222,3 +224,29 @@ def test_a_page_answers_nobody_but_its_browser() -> None:
         assert taken == [{"a": "\ufffd", "b": ""}]
         many = "&".join(f"f{number}=1" for number in range(1000)).encode()
         assert ask("POST", path, many)[0] == 404
+
+
+# The answer is the last thing that the program waits for.
+ENDS_FIRST = """
+import threading
+from kernelmcp.upstreams.logins.local_page import LocalPage
+
+def answer(fields):
+    asked.set()
+    threading.main_thread().join()
+    return "<p>taken"
+
+asked = threading.Event()
+with LocalPage(answer) as page:
+    print(page.address, flush=True)
+    asked.wait()
+"""
+
+
+def test_a_browser_gets_its_page_though_the_program_ends() -> None:
+    with subprocess.Popen([sys.executable, "-c", ENDS_FIRST], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        address = program.stdout.readline().strip()
+        with urllib.request.urlopen(f"{address}?code=1", timeout=DEADLINE) as page:
+            assert page.read().endswith(b"<p>taken")
+    assert program.returncode == 0

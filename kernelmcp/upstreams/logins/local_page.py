@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs, urlsplit
 
 MAX_FORM_BYTES = 64 * 1024
+# How long the end of the program waits for a page that is being sent.
+SENT_SECONDS = 10.0
 # The address is as good as a password until the page is closed.
 HEADERS = {
     "Content-Type": "text/html; charset=utf-8",
@@ -22,26 +24,33 @@ Fields = Mapping[str, str]
 
 class LocalPage:
     """`answer` gets the fields of a query or a form, and returns the page's text; None if they are not the expected
-    ones. It is called in other threads. `form` is shown first, and only what it sends is an answer."""
+    ones. It is called in other threads, one call at a time. `form` is shown first, and only what it sends is an answer.
+    """
 
     def __init__(self, answer: Callable[[Fields], str | None], form: str | None = None) -> None:
         path = f"/{secrets.token_urlsafe(16)}"
+        answering = self._answering = threading.Lock()
 
         class Handler(http.server.BaseHTTPRequestHandler):
             timeout = 60
 
             def do_GET(self) -> None:
                 asked = urlsplit(self.path)
-                is_here = asked.path == path
-                self._answer((form or answer(fields_of(asked.query))) if is_here else None)
+                if asked.path != path:
+                    return self._send(None)
+                return self._send(form) if form else self._answer(asked.query)
 
             def do_POST(self) -> None:
                 size = self.headers.get("Content-Length", "")
                 if form is None or self.path != path or not size.isdecimal() or int(size) > MAX_FORM_BYTES:
-                    return self._answer(None)
-                return self._answer(answer(fields_of(self.rfile.read(int(size)).decode("utf-8", "replace"))))
+                    return self._send(None)
+                return self._answer(self.rfile.read(int(size)).decode("utf-8", "replace"))
 
-            def _answer(self, text: str | None) -> None:
+            def _answer(self, fields: str) -> None:
+                with answering:
+                    self._send(answer(fields_of(fields)))
+
+            def _send(self, text: str | None) -> None:
                 self.send_response(404 if text is None else 200)
                 for name, value in HEADERS.items():
                     self.send_header(name, value)
@@ -56,14 +65,17 @@ class LocalPage:
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}{path}"
 
     def __enter__(self) -> "LocalPage":
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=[0.1], daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Not `shutdown` first, which waits for up to half a second: this may be the event loop's thread.
-        threading.Thread(target=self._close, daemon=True).start()
+        # In a thread, because this one may be the event loop's. The program's end waits for it: what the answer has
+        # set off may be over before the browser has its page.
+        threading.Thread(target=self._close).start()
 
     def _close(self) -> None:
+        if self._answering.acquire(timeout=SENT_SECONDS):
+            self._answering.release()
         self._server.shutdown()
         self._server.server_close()
 
