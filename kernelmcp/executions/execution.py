@@ -141,6 +141,8 @@ class Execution:
     """Called once, when somebody gets the result: what that says of earlier variables, and no other result does."""
     on_told: Callable[[], None] | None = None
     """Called once, when somebody gets the result, which says what the execution has lost itself."""
+    on_announced: Callable[[], None] | None = None
+    """Called once, before a client gets its id while it waits or runs."""
 
     def __post_init__(self) -> None:
         self.done = asyncio.Event()
@@ -251,6 +253,12 @@ class Execution:
         self.guest_lost = state_lost
         interrupted = self._interruption_error() if status != "ok" else None
         self.finish(status, error or interrupted, state_lost=state_lost)
+
+    def announce(self) -> None:
+        """Note that a client is about to get its id."""
+        on_announced, self.on_announced = self.on_announced, None
+        if on_announced is not None and not self.done.is_set():
+            on_announced()
 
     def told(self) -> None:
         """Note that somebody gets the result."""

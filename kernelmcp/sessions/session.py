@@ -23,6 +23,7 @@ from kernelmcp.executions.handler_call import HandlerCall
 from kernelmcp.executions.ids import mark_of, mint_id
 from kernelmcp.executions.kept_executions import OUTPUTS, KeptExecutions
 from kernelmcp.files.epochs import session_directory
+from kernelmcp.files.home import RECORD_FILES
 from kernelmcp.files.locks import LOCK_FILE, Lock
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.kernel.process import Kernel
@@ -175,6 +176,7 @@ class Session:
         execution = Execution(self.id, self.principal, code, seconds, fold.outputs, fold, own_id)
         execution.request_id = request_id
         execution.on_finish.append(self._note_unstarted)
+        execution.on_announced = self._note_announced
         execution.call, execution.asked_timeout_seconds = call, timeout_seconds
         self._observers.execution_submitted(execution)
         self.executions.add(execution)
@@ -206,6 +208,12 @@ class Session:
             found = recorded.from_events(lines, execution_id, self.id, self.principal, self.log.last_at)
             self.log.ended(execution_id, recorded.to_line(found))
             self.record.execution_count += 1
+
+    def _note_announced(self) -> None:
+        """A client may ask other servers, and later ones, for an execution, also before the first kernel has come."""
+        if not (self.place / RECORD_FILES[0]).exists():
+            self.files.save_record()
+        self.log.flush()
 
     def _note_unstarted(self, execution: Execution) -> None:
         if execution.started is None:

@@ -15,6 +15,7 @@ from kernelmcp.cells.lookup import content_of, unfinished, whole_lines
 
 from .support import DEADLINE, Connect, wait_until
 from .test_continuing import CONTINUES, fields, killed, text
+from .test_session_life import call
 
 pytestmark = pytest.mark.anyio
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -113,6 +114,16 @@ async def test_an_execution_that_ran_when_the_server_was_killed_is_there_as_inte
         nbformat.validate(book)
         assert sorted(cell.source for cell in book.cells) == sorted([code, "2", *["'x' in globals()"] * 2])
     assert not left_running(tmp_path)
+
+
+async def test_an_id_that_was_given_while_the_first_kernel_started_is_known_after_a_kill(connect: Connect) -> None:
+    async with killed(connect, SESSIONS__INLINE_WAIT_SECONDS="0") as client:
+        given = await run(client, "x = 1", session_id="s")
+        installed = await call(client, "install_package", package_name="attrs", session_id="i")
+    async with connect() as client:
+        for each in (given, installed):
+            found = await again(client, each["execution_id"])
+            assert (found["status"], found["error"]["name"]) == ("interrupted", "ServerStopped")
 
 
 def left_running(folder: Path) -> dict[str, list[bytes]]:

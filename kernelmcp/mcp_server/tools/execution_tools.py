@@ -225,6 +225,7 @@ class ExecutionTools:
             if not is_gone(ctx):
                 execution.told()
             await self._log.report(execution, ctx)
+        execution.announce()
         budget = self._settings.policy.output_budget_chars
         host = self._host(execution)
         missing = await self._about_missing(execution, is_local=host is not None)

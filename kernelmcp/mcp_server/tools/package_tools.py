@@ -70,6 +70,7 @@ class PackageTools:
         except asyncio.CancelledError:
             session.queue.interrupt(execution)
             raise
+        execution.announce()
         note = minted_note(caller, session_id, session.id, created=created)
         # An error says of the variables only that the install itself has lost them.
         if execution.done.is_set() and (execution.status == "ok" or execution.state_lost) and not is_gone(ctx):
