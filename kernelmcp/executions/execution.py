@@ -46,6 +46,9 @@ STOPPED = "ServerStopped"
 COMMAND_FAILED = "CalledProcessError"
 _EXIT_STATUS = re.compile(r"exit status (\d{1,3})(?::|$)")
 log = structlog.get_logger(__name__)
+# What a kernel publishes for whoever waits, and is no output: {text}.
+PROGRESS = "progress"
+MAX_PROGRESS_CHARS = 1000
 # The kernel's text about an ended guest, for clients without a server that reports it.
 SAID_BY_KERNEL = " Its variables are lost; files are kept."
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
@@ -353,7 +356,9 @@ class Execution:
 
     def hear(self, kind: str, content: dict[str, Any]) -> None:
         """Handle an output message of its kernel."""
-        if self.fold is not None:
+        if kind == PROGRESS:
+            self._tell(clean(str(content.get("text", "")))[:MAX_PROGRESS_CHARS])
+        elif self.fold is not None:
             self.fold.hear(kind, content)
 
     # -- text as it comes ---------------------------------------------------------------------------------------

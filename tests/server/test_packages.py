@@ -1,5 +1,6 @@
 """`install_package`, and packages that come back: one session of a person, over three server processes."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from ..kernel.wheels import Index, serve_index
+from kernelmcp_kernel.packages.store import sha256_of
+
+from ..kernel.wheels import Index, make_wheel, serve_index
 from .support import Connect
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +36,27 @@ async def run(client: Client, code: str, session_id: str = "s") -> dict[str, Any
     result = await client.call_tool("execute_code", {"code": code, "session_id": session_id})
     assert result.structured_content is not None
     return result.structured_content
+
+
+async def test_what_an_import_installs_is_progress_and_no_output(
+    connect: Connect, tmp_path: Path, kernelspec: str
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("another kernel installs nothing by itself")
+    wheel = make_wheel(tmp_path / "pyodide", "known")
+    entry = {"name": "known", "file_name": wheel.name, "sha256": sha256_of(wheel), "depends": [], "imports": ["known"]}
+    (tmp_path / "pyodide" / "pyodide-lock.json").write_text(json.dumps({"packages": {"known": entry}}))
+    progress: list[str | None] = []
+
+    async def on_progress(_done: float, _total: float | None, message: str | None) -> None:
+        progress.append(message)
+
+    async with connect(PACKAGES__PYODIDE_URL=str(tmp_path / "pyodide")) as client:
+        code = {"code": "import known; known.version"}
+        result = await client.call_tool("execute_code", code, progress_callback=on_progress)
+        assert result.structured_content is not None
+        assert (result.structured_content["result"], result.structured_content["stdout"]) == ("'1.0'", "")
+        assert "".join(map(str, progress)).startswith("`import known` installs:\n  known-1.0-py3-none-any.whl")
 
 
 @pytest.mark.slow

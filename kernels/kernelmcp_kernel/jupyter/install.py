@@ -68,14 +68,21 @@ class Installs:
         return await self._answer(installing, cell, said=said)
 
     async def _install_for(self, module: Any, cell: Cell) -> Answer:
-        """Install the package that provides a module, without pip's output."""
+        """Install the package that provides a module. pip's output is progress."""
         packages = settings().packages
         if not (isinstance(module, str) and module.isidentifier() and packages.enabled and packages.auto_install):
             return {"unknown": True}
         since, failure = self._failed.get(module, (0.0, {}))
         if failure and time.monotonic() - since < _AGAIN_SECONDS:
             return failure
-        answer = await self._answer(self._installer().install_for(module, lambda line: None), cell, imported=True)
+        before = f"`import {module}` installs:\n"
+
+        def say(line: str) -> None:
+            nonlocal before
+            self._forwarder.tell(cell, f"{before}{line}\n")
+            before = ""
+
+        answer = await self._answer(self._installer().install_for(module, say), cell, imported=True)
         if "error" in answer:
             if answer["error"]["name"] == "PackageUnreachable" and (package := _pure_package(module)):
                 answer["error"]["text"] += f". `%pip install {package}` asks an index, too"

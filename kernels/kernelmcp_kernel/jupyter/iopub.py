@@ -85,6 +85,10 @@ class OutputForwarder:
         """Send text from the kernel process itself, under the same caps as the guest's."""
         self._stream(cell, {"name": "stdout", "text": text})
 
+    def tell(self, cell: Cell, text: str) -> None:
+        """Tell whoever waits for a cell what the kernel process does meanwhile. It is no output."""
+        self._publish("progress", {"text": text}, {}, cell.parent)
+
     def show(self, cell: Cell, data: dict[str, Any]) -> None:
         """Send a mime bundle from the kernel process itself."""
         self._flush()
