@@ -37,6 +37,10 @@ SEVERITIES = {
 """The severity of a category's errors, for programs that sort errors."""
 
 
+_OF_HOST = frozenset({"expected", "kernel_log", "path"})
+"""What is only for the server's log: paths of its machine, and what a kernel process has written there."""
+
+
 class ServerError(Exception):
     """An error with advice. `message` describes the problem, `suggestions` the caller's options."""
 
@@ -60,8 +64,13 @@ class ServerError(Exception):
             "severity": self.severity,
             "message": self.message,
             "recovery_suggestions": self.suggestions,
-            "context": self.context,
+            "context": {name: value for name, value in self.context.items() if name not in _OF_HOST},
         }
+
+    @property
+    def is_of_host(self) -> bool:
+        """True if its context has what no client gets."""
+        return not _OF_HOST.isdisjoint(self.context)
 
     def to_text(self) -> str:
         return "\n".join([f"{self.error_code}: {self.message}", *(f"- {line}" for line in self.suggestions)])

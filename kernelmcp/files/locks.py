@@ -117,15 +117,17 @@ def lock_session(directory: Path, session_id: str, *, make: bool = True, slot: s
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
     except (IsADirectoryError, FileExistsError) as exc:
         raise SessionDamaged(
-            f"session {session_id!r} cannot be locked: {exc.filename} is not a regular file or directory",
-            "The server's operator must move it away, or use another session_id.",
+            f"session {session_id!r} cannot be locked: its lock is not a regular file in a directory",
+            "The server's operator must move it away (the log says where), or use another session_id.",
             session_id=session_id,
+            path=str(exc.filename),
         ) from exc
     except OSError as exc:
         raise StorageFailed(
-            f"session {session_id!r} cannot be opened: {exc.strerror}: {exc.filename or file}",
+            f"session {session_id!r} cannot be opened: {exc.strerror}",
             "The operator should check its home directory: it must exist and be writable.",
             session_id=session_id,
+            path=str(exc.filename or file),
         ) from exc
     raise SessionInUse(
         f"session {session_id!r} is in use by another kernelmcp server on this machine"

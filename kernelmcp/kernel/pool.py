@@ -130,7 +130,7 @@ class Pool:
             sandbox = self._home.new_sandbox()
         except OSError as exc:
             self._home.check()
-            raise KernelStartFailed(f"a workspace could not be made: {exc}", "Free disk space.") from exc
+            raise KernelStartFailed(f"a workspace could not be made: {exc.strerror}", "Free disk space.") from exc
         spec = self._settings.config.kernels.kernelspec
         launch = Launch(
             kernelspec=spec,

@@ -312,7 +312,9 @@ class KernelBinding:
             fresh.kernel.kill()
             if self.files.sandbox is not fresh.sandbox:
                 self.files.delete_soon(fresh.sandbox, fresh.kernel)
-            raise KernelStartFailed(f"the session's files could not be moved: {exc}", "Free disk space.") from exc
+            raise KernelStartFailed(
+                f"the session's files could not be moved: {exc.strerror}", "Free disk space."
+            ) from exc
 
     async def _move_files(self, fresh: PooledKernel) -> None:
         has_files = self.files.sandbox is not None

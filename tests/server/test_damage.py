@@ -19,14 +19,19 @@ async def call(client: Client, tool: str, **arguments: object) -> dict[str, Any]
     return found.structured_content
 
 
-async def test_a_home_that_vanishes_is_said_and_serves_again_when_it_is_back(connect: Connect, tmp_path: Path) -> None:
+async def test_a_home_that_vanishes_is_said_and_serves_again_when_it_is_back(
+    connect: Connect, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     sessions = tmp_path / "home" / "sessions"
     async with connect() as client:
         assert (await call(client, "execute_code", session_id="s", code="x = 1"))["success"]
         sessions.rename(tmp_path / "away")
-        refused = (await client.call_tool("execute_code", {"session_id": "new", "code": "1"})).content[0].text
+        found = await client.call_tool("execute_code", {"session_id": "new", "code": "1"})
+        refused = found.content[0].text
         assert "session 'new' cannot be opened: No such file or directory" in refused
         assert "report a bug" not in refused
+        assert str(sessions) not in found.model_dump_json(), "a client may be on another machine"
+        assert str(sessions) in capfd.readouterr().err
         assert (await call(client, "execute_code", session_id="s", code="x"))["result"] == "1", "what runs goes on"
         (tmp_path / "away").rename(sessions)
         assert (await call(client, "execute_code", session_id="new", code="1"))["success"]
@@ -50,6 +55,21 @@ async def test_a_home_that_was_deleted_is_said_with_its_place_by_all_that_needs_
             assert f"no longer exists: {home}" in refused
             assert "restart the server" in refused
             assert "disk space" not in refused
+
+
+async def test_where_lost_files_were_is_in_the_servers_log(
+    connect: Connect, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with connect() as client:
+        await call(client, "write_file", session_id="s", path="a", content="a")
+        workspace = Path((await call(client, "get_workspace_info", session_id="s"))["path"])
+        workspace.rename(tmp_path / "away")
+        refused = await client.call_tool("read_file", {"path": "a", "session_id": "s"})
+        assert "Restore it" in refused.content[0].text
+        assert str(workspace) not in refused.model_dump_json()
+        assert str(workspace) in capfd.readouterr().err
+        (tmp_path / "away").rename(workspace)
+        assert (await call(client, "execute_code", session_id="s", code="open('a').read()"))["result"] == "'a'"
 
 
 async def test_a_log_that_is_a_pipe_keeps_nobody_waiting(connect: Connect, tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ class ContractTool(Tool):
         except ValidationError as exc:
             return error_result(self._invalid_arguments(exc))
         except ServerError as exc:
+            if exc.is_of_host:
+                log.error("tool failed", tool=self.name, error=exc.message, **exc.context)
             return error_result(exc)
         except OSError as exc:
             log.exception("tool failed", tool=self.name)

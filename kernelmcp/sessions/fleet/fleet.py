@@ -156,8 +156,10 @@ class Fleet:
         try:
             owner = await self._bring(principal, handle, directory)
         except (OSError, RecursionError) as exc:
+            log.exception("a session could not be brought here", session=handle)
+            reason = exc.strerror if isinstance(exc, OSError) else "its folders are nested too deeply"
             raise StorageFailed(
-                f"session {handle!r} could not be brought here from another server: {exc}",
+                f"session {handle!r} could not be brought here from another server: {reason}",
                 "Try again in a moment. The operator should check the home directory and its free space.",
                 session_id=handle,
             ) from exc
