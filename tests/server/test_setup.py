@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import urljoin
 
 import psutil
 import pytest
@@ -22,7 +23,7 @@ from kernelmcp.commands import setup as setup_command
 from kernelmcp_kernel.packages import resolver
 from kernelmcp_kernel.packages.package_errors import PackageInvalid
 from tests.kernel.driver import wait_until
-from tests.kernel.wheels import Index, make_wheel, serve_index
+from tests.kernel.wheels import DEAD_INDEX, Index, make_wheel, serve_index
 
 from ..processes import is_alive
 from ..starting import run_kernelmcp
@@ -123,6 +124,19 @@ def test_a_file_that_is_no_packages_is_an_error_of_packages(tmp_path: Path) -> N
         (tmp_path / name).touch()
         with pytest.raises(PackageInvalid):
             resolver._planned(tmp_path / name, set(), set())
+
+
+def test_a_host_that_does_not_answer_is_waited_for_and_named_once(server_env: dict[str, str], tmp_path: Path) -> None:
+    with served(tmp_path) as (_, settings):
+        settings["PACKAGES__PYODIDE_URL"] = urljoin(DEAD_INDEX, "/")
+        environment = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()}
+        done = setup(environment, "numpy", "pandas", "scipy")
+    assert done.returncode == 1
+    assert re.findall(r"^\[.*", done.stdout, re.M) == ["[1/3] numpy"]
+    assert done.stdout.endswith("see above. What was fetched is kept; the same command continues.\n")
+    silent, rest = done.stderr.splitlines()
+    assert silent.startswith("kernelmcp: numpy: it comes from Pyodide's distribution, and 127.0.0.1:9 does not answer.")
+    assert rest == "kernelmcp: not tried, because they come from there, too: pandas, scipy"
 
 
 @pytest.mark.slow

@@ -31,10 +31,12 @@ from packaging.utils import canonicalize_name
 from kernelmcp_kernel.languages.python import companions, prepared
 from kernelmcp_kernel.languages.python.image import plain_image
 from kernelmcp_kernel.languages.python.prepared import IN_IMAGE, Prepared, PreparedPackage
+from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.installer import Installer, name_packages
 from kernelmcp_kernel.packages.outcome import Package
 from kernelmcp_kernel.packages.package_errors import PackageError
 from kernelmcp_kernel.packages.requirements import check_allowed, needed
+from kernelmcp_kernel.packages.resolver import DistributionNeeded
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.prepare.archive import read_archive, write_archive
 from kernelmcp_kernel.prepare.guest_builds import make_bytecode, run_builder
@@ -149,7 +151,7 @@ def _prepare(requirements: Sequence[str], offline: Path | None, export: Path | N
     if offline is not None:
         _get_archived(offline, installer, store)
     else:
-        missing = _get(requirements, installer)
+        missing = _get(requirements, installer, store)
     if export is not None:
         wheels = [Wheel(**wheel) for wheel in prepared.read_setup().wheels]
         write_archive(export, store, prepared.read_setup().requirements, wheels)
@@ -166,17 +168,28 @@ def _get_archived(archive: Path, installer: Installer, store: Store) -> None:
     _remember(tuple(requirements), installer.packages)
 
 
-def _get(requirements: Sequence[str], installer: Installer) -> bool:
+def _get(requirements: Sequence[str], installer: Installer, store: Store) -> bool:
     """Get the wheels, and record them: from then on no network is needed. Returns whether some are missing."""
     asyncio.run(installer.take([Wheel(**wheel) for wheel in prepared.read_setup().wheels]))
     missing: list[str] = []
+    silent: set[str] = set()
     for number, requirement in enumerate(requirements, 1):
+        if requirement in silent:
+            missing.append(requirement)
+            continue
         _say(f"[{number}/{len(requirements)}] {requirement}")
         try:
             outcome = asyncio.run(installer.install([requirement], _say))
         except PackageError as error:
             missing.append(requirement)
             _say(f"kernelmcp: {error}", sys.stderr)
+            if isinstance(error.__cause__, DistributionNeeded) and not distribution.is_folder(settings().packages):
+                cached = {sha256 for sha256, _ in store.wheel_files()}
+                listed = distribution.listed(settings().packages)
+                silent = {each.name for each in listed if each.sha256 not in cached}
+                rest = [name for name in requirements[number:] if name in silent]
+                if rest:
+                    _say(f"kernelmcp: not tried, because they come from there, too: {', '.join(rest)}", sys.stderr)
             continue
         for note in outcome.notes:
             _say(note)
