@@ -77,6 +77,16 @@ def from_events(lines: list[bytes], execution_id: str, session_id: str, principa
     return found
 
 
+def cancelled(lines: list[bytes], execution_id: str, session_id: str, principal: str) -> Execution:
+    """An execution that ended before it began."""
+    found, _ = _of_events(lines, execution_id, session_id, principal)
+    _end(found, "interrupted", lost=False)
+    words = "The execution ended before it began: it was cancelled, or no kernel could start."
+    found.error = found.outputs.error = GuestError("Cancelled", words, "")
+    _set_times(found, None, 0.0)
+    return found
+
+
 def running(lines: list[bytes], execution_id: str, session_id: str, principal: str) -> Execution:
     """An execution that runs or waits in another server, as its log has it now."""
     found, began = _of_events(lines, execution_id, session_id, principal)

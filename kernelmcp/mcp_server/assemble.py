@@ -25,6 +25,7 @@ from kernelmcp.mcp_server.extensions.skills_extension import Skills
 from kernelmcp.mcp_server.extensions.tasks import Tasks
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications
+from kernelmcp.mcp_server.request_states import request_states
 from kernelmcp.mcp_server.resources import Resources, ResourceServer
 from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.runtimes import Runtimes
@@ -122,6 +123,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             log_level="WARNING",
             extensions=[running, skills],
             cache_hints=CACHE_HINTS,
+            request_state_security=request_states(home.secret, settings.config.server.slot),
         )
         if registry.fleet is not None:
             server.fleet_calls = running.fleet_calls = FleetCalls(registry.fleet, callers, RepeatedCalls(home.root))

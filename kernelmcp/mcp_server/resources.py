@@ -263,6 +263,7 @@ class Resources:
                 await anyio.sleep(GATHER_SECONDS)
             finally:
                 self._waiting -= 1
+        execution.announce()
         return pages.page(execution, since)
 
     async def _asked(self, asked: pages.Asked, ctx: Ctx, views: Views) -> Execution:

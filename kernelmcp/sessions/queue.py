@@ -7,7 +7,6 @@ Must not know MCP.
 import asyncio
 import time
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -232,8 +231,11 @@ class ExecutionQueue:
                 return None
             try:
                 kernel = await self.binding.bind()
-                if execution.confirm is not None:
+                while execution.confirm is not None:
                     await execution.confirm()
+                    if self.binding.kernel is kernel:
+                        break
+                    kernel = await self.binding.bind()  # the other one has died meanwhile
             except ServerError as exc:
                 execution.failed_to_start(exc)
                 return None
@@ -331,14 +333,15 @@ class ExecutionQueue:
         """Interrupt a running execution, or remove a waiting one from the queue. False if it has already ended."""
         if execution.done.is_set() or execution.interruption is not None or execution is self.asking:
             return False
+        if execution is not self.current and execution not in self._queue:
+            return False  # another session's
         waits = execution is self.current and execution.started is not None and self._waits_in_kernel(execution)
         if why == "timeout" and (more := self._more_time(execution, waits)):
             asyncio.get_running_loop().call_later(more, self.interrupt, execution, why)
             return False
         execution.interruption = why
         if execution is not self.current:
-            with suppress(ValueError):
-                self._queue.remove(execution)
+            self._queue.remove(execution)
             execution.finish_unstarted()
         elif execution.started is None:
             self._cancelled.set()

@@ -233,25 +233,25 @@ class Registry:
         server of a fleet, wait for its end; after that time, what it has put out is returned, `is_elsewhere`. Raises
         `ExecutionNotFound` and, when it runs in a server outside the fleet, `SessionInUse`."""
         for session in self.all(caller):
-            if (found := session.executions.get(execution_id)) is not None:
+            found = session.executions.get(execution_id)
+            if found is not None and not (self.fleet is not None and session.life.is_ending):
                 return found
         find = self.stored.find_execution
         past = await anyio.to_thread.run_sync(find, caller, execution_id)
         end, seen = time.monotonic() + wait_seconds, NO_FILE
-        while (
-            isinstance(past, Record)
-            and self.fleet is not None
-            and await self.fleet.owner_of(past.principal, past.session_id) is not None
-        ):
+        fleet = self.fleet
+        while isinstance(past, Record) and fleet is not None and await fleet.owner_of(past.principal, past.session_id):
             if time.monotonic() >= end:
-                past = await anyio.to_thread.run_sync(self.stored.find_running, past, execution_id) or past
+                running = await anyio.to_thread.run_sync(self.stored.find_running, past, execution_id)
+                past = running or await anyio.to_thread.run_sync(find, caller, execution_id)  # it has just ended
                 break
             await anyio.sleep(ELSEWHERE_SECONDS)
             if (stamp := await anyio.to_thread.run_sync(self.stored.stamp_of_log, past)) != seen:
                 seen, past = stamp, await anyio.to_thread.run_sync(find, caller, execution_id)
+        if isinstance(past, Record) and fleet is not None:
+            await fleet.bring(past.principal, past.session_id)
+            past = await anyio.to_thread.run_sync(find, caller, execution_id)
         if isinstance(past, Record):
-            if self.fleet is not None:
-                await self.fleet.bring(past.principal, past.session_id)
             self.open_stored(past)  # which ends it
             past = await anyio.to_thread.run_sync(find, caller, execution_id)
         if past is None or isinstance(past, Record):

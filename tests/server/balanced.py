@@ -78,10 +78,11 @@ class Balanced:
         self.servers[slot] = self._start(slot)
 
     @asynccontextmanager
-    async def client(self, mode: str, *extensions: ClientExtension) -> AsyncIterator[Client]:
+    async def client(self, mode: str, *extensions: ClientExtension, **options: Any) -> AsyncIterator[Client]:
+        options |= {"mode": mode, "extensions": extensions}
         async with (
             httpx2.AsyncClient(timeout=DEADLINE, verify=NO_TLS) as http,
-            Client(streamable_http_client(self.url, http_client=http), mode=mode, extensions=extensions) as client,
+            Client(streamable_http_client(self.url, http_client=http), **options) as client,
         ):
             await client.list_tools()
             yield client

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
+from mcp_types import ElicitResult
 
 from ..packaging.test_deploy_haproxy import HAPROXY
 from .balanced import ERAS, SLOTS, Balanced, Counter, balanced
@@ -91,6 +92,24 @@ def test_a_task_is_answered_whichever_server_is_asked(tmp_path: Path) -> None:
             assert again["result"]["structuredContent"]["result"] == "42"
 
     with balanced(tmp_path, SESSIONS__INLINE_WAIT_SECONDS="0.5", TOOLS__STRUCTURED_CONTENT="always") as balancer:
+        anyio.run(scenario, balancer)
+
+
+def test_an_answer_reaches_the_cell_that_asked(tmp_path: Path) -> None:
+    """The repeated call names no session, so nothing else of it says where that cell runs."""
+
+    async def answer(_context: object, _params: object) -> ElicitResult:
+        return ElicitResult(action="accept", content={"answer": "Ada"})
+
+    async def scenario(balancer: Balanced) -> None:
+        async with balancer.client(MODERN, elicitation_callback=answer) as client:
+            for _ in SLOTS:  # in turn, so that each begins one
+                ran = await client.call_tool("execute_code", {"code": "input(), input()"})
+                assert (ran.structured_content or {})["result"] == "('Ada', 'Ada')", ran
+            listed = await client.call_tool("get_sessions", {})
+            assert len((listed.structured_content or {})["sessions"]) == len(SLOTS), "one for each call"
+
+    with balanced(tmp_path) as balancer:
         anyio.run(scenario, balancer)
 
 

@@ -11,6 +11,8 @@ import httpx2
 import nbformat
 import psutil
 import pytest
+from mcp import Client
+from mcp_types import ElicitResult
 
 from ..processes import descendants
 from .http_support import INITIALIZE, JSON_HEADERS, NO_TLS, HttpServer, error_code, run, serving
@@ -104,6 +106,33 @@ async def test_a_clients_cancel_interrupts_and_keeps_the_state(server: HttpServe
         await until(server, session, "idle")
         assert (await run(client, "kept + 1", session_id=session))["result"] == "42"
         await client.call_tool("destroy_session", {"session_id": session})
+
+
+@pytest.mark.anyio
+async def test_a_call_that_is_repeated_with_an_answer_stays_in_its_session(server: HttpServer) -> None:
+    """It names none: a second session would be made, and a cancel would miss the cell."""
+
+    async def answer(_context: object, _params: object) -> ElicitResult:
+        return ElicitResult(action="accept", content={"answer": "Ada"})
+
+    async def sessions(client: Client) -> list[str]:
+        listed = (await client.call_tool("get_sessions", {})).structured_content or {}
+        return [each["session_id"] for each in listed["sessions"]]
+
+    async with server.client(mode="auto", elicitation_callback=answer) as client:
+        before = await sessions(client)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, client, f"name = input()\nopen('named', 'w').close()\n{FOREVER}")
+            with anyio.fail_after(DEADLINE):
+                while not (made := [each for each in await sessions(client) if each not in before]):
+                    pass
+                while (await client.call_tool("read_file", {"path": "named", "session_id": made[0]})).is_error:
+                    pass
+            tasks.cancel_scope.cancel()
+        await until(server, made[0], "idle")
+        assert (await run(client, "name", session_id=made[0]))["result"] == "'Ada'"
+        assert set(await sessions(client)) - set(before) == set(made)
+        await client.call_tool("destroy_session", {"session_id": made[0]})
 
 
 @pytest.mark.anyio

@@ -120,10 +120,15 @@ async def test_an_id_that_was_given_while_the_first_kernel_started_is_known_afte
     async with killed(connect, SESSIONS__INLINE_WAIT_SECONDS="0") as client:
         given = await run(client, "x = 1", session_id="s")
         installed = await call(client, "install_package", package_name="attrs", session_id="i")
+        cancelled = await run(client, "y = 1", session_id="s")
+        await call(client, "cancel_execution", execution_id=cancelled["execution_id"])
+        await call(client, "create_session", session_id="j", language="javascript", flavor="small")
     async with connect() as client:
-        for each in (given, installed):
+        for each, name in ((given, "ServerStopped"), (installed, "ServerStopped"), (cancelled, "Cancelled")):
             found = await again(client, each["execution_id"])
-            assert (found["status"], found["error"]["name"]) == ("interrupted", "ServerStopped")
+            assert (found["status"], found["error"]["name"]) == ("interrupted", name)
+        made = await call(client, "create_session", session_id="j")
+        assert (made["created"], made["language"], made["flavor"]) == (False, "javascript", "small")
 
 
 def left_running(folder: Path) -> dict[str, list[bytes]]:

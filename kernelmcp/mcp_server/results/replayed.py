@@ -11,6 +11,7 @@ def replayed(replay: Replay) -> tuple[ReplayInfo, str]:
     """Return it as fields, and as a sentence with the next step."""
     count, ended = len(replay.executions), replay.ended
     shown = replay.failed or replay.current
+    shown.announce()
     info: ReplayInfo = {"cells": count, "ended": ended, "status": shown.status, "execution_id": shown.id}
     get = f"get_execution(execution_id={shown.id!r})"
     if (failed := replay.failed) is not None:

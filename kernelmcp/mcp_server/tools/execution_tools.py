@@ -138,9 +138,33 @@ class ExecutionTools:
         """Run what `cell_for` makes of a session, and answer with its result, or that it runs. `viewed`: the tool, and
         the code as the client sent it."""
         caller = self.caller(ctx)
+        execution = await self._asked_for(caller, ctx)
+        if execution is None:
+            execution = await self._submit(caller, cell_for, ctx, session_id, timeout, viewed, had_fences=had_fences)
+        try:
+            return await self._answer(execution, self._settings.config.sessions.inline_wait_seconds, ctx)
+        except asyncio.CancelledError:
+            # The client gave up on the call: its cell must not go on. Others in the queue do.
+            session = self._registry.find_open(execution.principal, execution.session_id)
+            if session is not None and gave_up(ctx):
+                session.queue.interrupt(execution)
+            raise
+
+    async def _submit(
+        self,
+        caller: Caller,
+        cell_for: Callable[[Session], tuple[str, HandlerCall | None]],
+        ctx: Ctx,
+        session_id: str | None,
+        timeout: float | None,
+        viewed: tuple[str, str],
+        *,
+        had_fences: bool,
+    ) -> Execution:
+        """Queue a new cell, unless it is one that a load balancer repeats."""
         session, created = await self._registry.find_or_create(caller, session_id)
         cell, call = cell_for(session)
-        execution = await self._asked_for(caller, ctx) or await self._repeated(caller, session, cell)
+        execution = await self._repeated(caller, session, cell)
         if execution is None:
             execution = session.submit(cell, timeout, call, request_id=caller.request_id)
             if caller.request_id is not None and self._registry.fleet is not None:
@@ -153,13 +177,7 @@ class ExecutionTools:
             execution.session_created, execution.names_session = created, session_id is not None
             execution.had_fences = had_fences
             execution.has_minted_session = session_id is None and caller.default_handle is None
-        try:
-            return await self._answer(execution, self._settings.config.sessions.inline_wait_seconds, ctx)
-        except asyncio.CancelledError:
-            # The client gave up on the call: its cell must not go on. Others in the queue do.
-            if gave_up(ctx):
-                session.queue.interrupt(execution)
-            raise
+        return execution
 
     async def get_execution(
         self,
@@ -181,6 +199,12 @@ class ExecutionTools:
         if (execution_id := asked_by(ctx)) is None:
             return None
         execution = await self._registry.execution(caller, execution_id)
+        if execution.is_elsewhere:
+            raise SessionInUse(
+                "the cell that asked runs in another server, which did not get this answer",
+                f"Call get_execution(execution_id={execution.id!r}), which asks again.",
+                session_id=execution.session_id,
+            )
         take_answer(execution, ctx)
         take_approval(execution, ctx)
         return execution
@@ -216,6 +240,7 @@ class ExecutionTools:
             else:
                 return await self._result(execution, ctx, since)
             if required is not None:
+                execution.announce()
                 return cast("CallToolResult", required)  # mcp passes it on as it is
 
     async def _result(self, execution: Execution, ctx: Ctx, since: Cursor | None = None) -> CallToolResult:

@@ -89,7 +89,11 @@ class FleetCalls:
                 await self._fleet.bring(caller.principal, handle)
             with self._fleet.noting_losses(caller.principal, sessions):
                 yield
-                await self._fleet.confirm()
+                try:
+                    await self._fleet.confirm()
+                except StorageFailed as exc:
+                    look = "The call may have been made: look (get_sessions, get_workspace_info) before you repeat it."
+                    raise StorageFailed(exc.message, look, **exc.context) from exc
 
 
 def session_in(address: Any) -> str | None:

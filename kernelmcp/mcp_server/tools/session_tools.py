@@ -81,6 +81,8 @@ class SessionTools:
         cells = await self._notebooks.read(from_notebook, caller, session_id) if from_notebook is not None else None
         handle = await self._registry.mint(caller) if session_id is None else session_id
         session, created = await self._registry.find_or_create(caller, handle, flavor, language or MAIN_LANGUAGE)
+        if created:
+            session.announce()
         result: schemas.CreateSessionResult = {
             "session_id": session.id,
             "language": session.record.language,

@@ -40,8 +40,7 @@ def take_over(home: Home, directory: Path, is_left: Callable[[], bool]) -> bool:
         if (record := read_record(draft)) is None:
             return False
         old = find_sandbox(home, record.sandboxes)
-        record.sandboxes = []
-        if old is not None:
+        if old is not None:  # otherwise it has no files, or its next call says that they are gone
             sandbox = home.new_sandbox()
             sandbox.copy_from(old.workspace, old.path / "tmp", NO_LIMIT)
             record.sandboxes = [sandbox.path.name]

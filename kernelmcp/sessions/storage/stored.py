@@ -110,7 +110,9 @@ class StoredSessions:
                 if events:
                     ended = line.with_changes(ended, [op for one in events for op in event.ops_of(one)])
                 return recorded.from_line(ended, execution_id, handle, caller.principal)
-            if events and event.kind_of(events[-1])[0] != "cancelled":
+            if events and event.kind_of(events[-1])[0] == "cancelled":
+                return recorded.cancelled(events, execution_id, handle, caller.principal)
+            if events:
                 return record
         return None
 
