@@ -21,11 +21,11 @@ from kernelmcp.mcp_server import prompts
 from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.completions import Completions
+from kernelmcp.mcp_server.elicitation import request_states
 from kernelmcp.mcp_server.extensions.skills_extension import Skills
 from kernelmcp.mcp_server.extensions.tasks import Tasks
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications
-from kernelmcp.mcp_server.request_states import request_states
 from kernelmcp.mcp_server.resources import Resources, ResourceServer
 from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.runtimes import Runtimes

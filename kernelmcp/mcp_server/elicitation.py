@@ -1,7 +1,8 @@
 """Forwards a cell's `input()` to a client's user, by MCP's elicitation.
 
 Before 2026-07-28 the server asks while the call waits. Since then a call is answered with `input_required`, and the
-client repeats it with the answer; the returned state, sealed by mcp, identifies the question and its execution.
+client repeats it with the answer; the returned state, sealed by mcp, identifies the question and its execution. With
+several servers their slot is in front of it, by which a load balancer finds the cell that waits.
 """
 
 import asyncio
@@ -9,12 +10,14 @@ from typing import Any
 
 import structlog
 from mcp.server.mcpserver import Context
+from mcp.server.request_state import AESGCMRequestStateCodec, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitationCapability, ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
 from pydantic import BaseModel, Field
 
+from kernelmcp.executions.approvals import MAX_SECONDS as APPROVAL_SECONDS
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.questions import Question, Questions
+from kernelmcp.executions.questions import MAX_SECONDS, Question, Questions
 
 Ctx = Context[Any, Any]
 INPUT_REQUIRED_SINCE = "2026-07-28"
@@ -23,6 +26,8 @@ NO_PASSWORDS = (
     "getpass() is not answered here: MCP forbids asking for secrets in this way, and code in the sandbox should not "
     "have them"
 )
+# For the way back of an answer that was given in the last moment.
+MARGIN_SECONDS = 60.0
 NO_ANSWER = "the user did not answer input()"
 
 log = structlog.get_logger(__name__)
@@ -32,6 +37,24 @@ class Line(BaseModel):
     """The form that a user fills in."""
 
     answer: str = Field(title="Answer", description="What the code gets from input()")
+
+
+class _Sealed(AESGCMRequestStateCodec):
+    def __init__(self, secret: bytes, slot: str | None) -> None:
+        super().__init__([secret])
+        self._slot = slot
+
+    def seal(self, payload: bytes) -> str:
+        sealed = super().seal(payload)
+        return sealed if self._slot is None else f"{self._slot}-{sealed}"
+
+    def unseal(self, token: str) -> bytes:
+        return super().unseal(token if self._slot is None else token.partition("-")[2])
+
+
+def request_states(secret: bytes, slot: str | None) -> RequestStateSecurity:
+    """The states of a server: they live as long as a question. `secret`: of all servers with this home."""
+    return RequestStateSecurity(codec=_Sealed(secret, slot), ttl=max(MAX_SECONDS, APPROVAL_SECONDS) + MARGIN_SECONDS)
 
 
 def can_ask(ctx: Ctx) -> bool:

@@ -176,20 +176,13 @@ class Session:
         execution = Execution(self.id, self.principal, code, seconds, fold.outputs, fold, own_id)
         execution.request_id = request_id
         execution.on_finish.append(self._note_unstarted)
-        execution.on_announced = self.announce
+        execution.on_announced = self._note_announced
         execution.call, execution.asked_timeout_seconds = call, timeout_seconds
         self._observers.execution_submitted(execution)
         self.executions.add(execution)
         self.touch()
         self.queue.add(execution)
         return execution
-
-    def announce(self) -> None:
-        """A client is about to learn of it or of its executions. It may ask other servers for them, and later ones,
-        also before the first kernel has come."""
-        if not (self.place / RECORD_FILES[0]).exists():
-            self.files.save_record()
-        self.log.flush()
 
     def touch(self) -> None:
         self.last_used = time.monotonic()
@@ -215,6 +208,12 @@ class Session:
             found = recorded.from_events(lines, execution_id, self.id, self.principal, self.log.last_at)
             self.log.ended(execution_id, recorded.to_line(found))
             self.record.execution_count += 1
+
+    def _note_announced(self) -> None:
+        """A client may ask other servers, and later ones, for an execution, also before the first kernel has come."""
+        if not (self.place / RECORD_FILES[0]).exists():
+            self.files.save_record()
+        self.log.flush()
 
     def _note_unstarted(self, execution: Execution) -> None:
         if execution.started is None:

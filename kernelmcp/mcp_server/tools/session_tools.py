@@ -82,7 +82,7 @@ class SessionTools:
         handle = await self._registry.mint(caller) if session_id is None else session_id
         session, created = await self._registry.find_or_create(caller, handle, flavor, language or MAIN_LANGUAGE)
         if created:
-            session.announce()
+            session.files.save_record()  # other servers, and later ones, may be asked for it before its kernel has come
         result: schemas.CreateSessionResult = {
             "session_id": session.id,
             "language": session.record.language,
