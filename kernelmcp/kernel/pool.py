@@ -81,6 +81,8 @@ class Pool:
         self._wanted.set()
         self._arrived = asyncio.Condition()
         self._filling = settings.config.sessions.warm_pool_size > 0
+        self._is_awaited = False
+        """Somebody waits for the kernel that is starting: it has no other taker."""
         self._withheld = _withheld(settings)
         settings.on_change(self._settings_changed)
 
@@ -96,10 +98,14 @@ class Pool:
                 if (found := self._pop_warm()) is not None:
                     self._wanted.set()
                     return found
-                if not self._filling:
+                if not self._filling or self._is_awaited:
                     break
-                async with self._arrived:
-                    await self._arrived.wait()
+                self._is_awaited = True
+                try:
+                    async with self._arrived:
+                        await self._arrived.wait()
+                finally:
+                    self._is_awaited = False
         return await self.start(flavor)
 
     def _pop_warm(self) -> PooledKernel | None:

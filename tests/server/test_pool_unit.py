@@ -1,0 +1,67 @@
+"""Callers that want a kernel while the pool starts one: one of them gets it, and the others wait for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from kernelmcp.config.models import Config, Flavor
+from kernelmcp.config.settings import Settings, Values
+from kernelmcp.files.home import Home
+from kernelmcp.kernel.forks import Forks
+from kernelmcp.kernel.pool import Pool, PooledKernel
+
+pytestmark = pytest.mark.anyio
+
+
+class Counting(Pool):
+    """Its kernels come when a test says so."""
+
+    def __init__(self, tasks: Any) -> None:
+        config = Config.model_validate({"sessions": {"warm_pool_size": 1}, "kernels": {"refill_delay_seconds": 0}})
+        super().__init__(
+            Settings(Values(config=config)), cast("Home", None), cast("Any", None), cast("Forks", None), tasks
+        )
+        self.started: list[asyncio.Future[PooledKernel]] = []
+
+    async def start(self, flavor: Flavor) -> PooledKernel:
+        self.started.append(asyncio.get_running_loop().create_future())
+        return await self.started[-1]
+
+    def come(self, number: int) -> PooledKernel:
+        found = PooledKernel(cast("Any", f"kernel {number}"), cast("Any", None))
+        self.started[number].set_result(found)
+        return found
+
+    def _drop_unusable(self) -> None:
+        """They live."""
+
+
+async def test_one_caller_waits_for_the_kernel_that_starts_and_the_others_start_theirs() -> None:
+    async with anyio.create_task_group() as tasks:
+        pool = Counting(tasks)
+        tasks.start_soon(pool.keep_warm)
+        callers = [asyncio.ensure_future(pool.take("medium")) for _ in range(3)]
+        await anyio.wait_all_tasks_blocked()
+        assert len(pool.started) == 3, "the pool's, and those of two callers"
+        for number, caller in enumerate(callers):
+            assert pool.come(number) is await caller
+        tasks.cancel_scope.cancel()
+
+
+async def test_who_no_longer_waits_leaves_the_kernel_to_the_next() -> None:
+    async with anyio.create_task_group() as tasks:
+        pool = Counting(tasks)
+        tasks.start_soon(pool.keep_warm)
+        first = asyncio.ensure_future(pool.take("medium"))
+        await anyio.wait_all_tasks_blocked()
+        first.cancel()
+        await anyio.wait_all_tasks_blocked()
+        second = asyncio.ensure_future(pool.take("medium"))
+        await anyio.wait_all_tasks_blocked()
+        assert len(pool.started) == 1
+        assert pool.come(0) is await second
+        tasks.cancel_scope.cancel()
