@@ -307,7 +307,7 @@ class Session:
         await self._end_kernel(save=False, files_deleted=not is_taken)
         self.queue.close()
         await self.queue.wait_closed()
-        self._saver.cancel()
+        self._saver.close()
         self.log.abandon()
         self.executions.clear()
         try:
@@ -347,6 +347,6 @@ class Session:
         await self._saver.save()
         await self.queue.binding.hibernate()
         self.is_saving = False
-        self._saver.cancel()
+        self._saver.close()
         self.executions.clear()
         await anyio.to_thread.run_sync(self.transcript.close)

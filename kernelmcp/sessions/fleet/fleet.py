@@ -163,6 +163,12 @@ class Fleet:
                 "Try again in a moment. The operator should check the home directory and its free space.",
                 session_id=handle,
             ) from exc
+        if owner is not None and await anyio.to_thread.run_sync(self._beats.is_dead, owner):
+            raise SessionInUse(
+                f"session {handle!r} is at another server, {owner!r}, which shows no life, and could not be copied",
+                "Call again in a few seconds, or use another session_id.",
+                session_id=handle,
+            )
         if owner is not None:
             raise SessionInUse(
                 f"session {handle!r} is in use by another server, {owner!r}: a cell runs there, or its variables "
@@ -254,10 +260,12 @@ class Fleet:
             began = await anyio.to_thread.run_sync(self._beats.beat, limiter=self._beating)
             # Asked now: if this beat came too late, others may have seen none in between.
             if time.monotonic() - self._sure_at > SURE_SECONDS:
-                await self._look_what_is_left()
+                began = await self._look_what_is_left(began)
             self._sure_at = began
 
-    async def _look_what_is_left(self) -> None:
+    async def _look_what_is_left(self, beaten: float) -> float:
+        """Give up what others have taken over. Goes on beating, and returns when it last did; if it stood still, the
+        time before: then it must look again. Raises OSError."""
         now = time.monotonic()
         self._lost = {key: noticed for key, noticed in self._lost.items() if now - noticed < LOST_SECONDS}
         for session in self._sessions.every():
@@ -265,6 +273,11 @@ class Fleet:
                 self._lost[session.principal, session.id] = time.monotonic()
                 log.warning("another server has taken over a session", session=session.id)
                 self._sessions.give_up(session)
+            if time.monotonic() - beaten > BEAT_SECONDS:
+                before, beaten = beaten, await anyio.to_thread.run_sync(self._beats.beat, limiter=self._beating)
+                if beaten - before > SURE_SECONDS:
+                    return before
+        return beaten
 
     async def _let_go(self) -> None:
         for name in await anyio.to_thread.run_sync(_listed, self._wanted(self.slot), limiter=self._beating):

@@ -17,6 +17,7 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.cells.lookup import LOG
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError
 from kernelmcp.files.epochs import is_superseded, place_of, revoke
@@ -33,6 +34,9 @@ TRASH_DATES = 8
 # Sessions moved to the trash per sweep.
 MAX_TRASHED = 10
 DATES_FILE = "trashed.json"
+
+# What a session has before its record.
+BEGUN = frozenset({LOCK_FILE, LOG})
 
 log = structlog.get_logger(__name__)
 
@@ -71,14 +75,17 @@ class OldSessions:
                 if await anyio.to_thread.run_sync(self._take, directory, last_used_at, self._trash):
                     self._disk.forget(directory)
         await anyio.to_thread.run_sync(self.sweep_trash)
-        await anyio.to_thread.run_sync(self._sweep_locks)
+        await anyio.to_thread.run_sync(self._sweep_begun)
 
-    def _sweep_locks(self) -> None:
-        """Delete directories with nothing but a lock, from servers that were killed while they made a session."""
+    def _sweep_begun(self) -> None:
+        """Delete directories with nothing but a lock and a log, from servers that were killed, or got no kernel, while
+        they made a session: nobody was told of it."""
         for directory in self._home.sessions.iterdir():
             with suppress(ServerError, OSError):
-                if os.listdir(directory) == [LOCK_FILE]:
+                found = os.listdir(directory)
+                if LOCK_FILE in found and BEGUN.issuperset(found):
                     with closing(lock_session(directory, directory.name, make=False)):
+                        (directory / LOG).unlink(missing_ok=True)
                         (directory / LOCK_FILE).unlink()
                         directory.rmdir()
 

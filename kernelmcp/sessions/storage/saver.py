@@ -40,6 +40,9 @@ class Saver:
         self._files = files
         self._log = log
         self._is_rewriting = False
+        self._running = 0
+        """How many saves run now."""
+        self._is_closed = False
         self._took = 0.0
         """The duration of the last write, seconds."""
         self._timer: asyncio.TimerHandle | None = None
@@ -49,7 +52,7 @@ class Saver:
     @property
     def is_done(self) -> bool:
         """True if everything is on disk."""
-        return self._timer is None and not self._is_rewriting and not self._transcript.changed
+        return self._timer is None and not self._running and not self._transcript.changed
 
     def save_soon(self) -> None:
         """Save shortly, together with the changes until then."""
@@ -65,25 +68,38 @@ class Saver:
         is_large = self._log.size > 2 * MAX_NOTEBOOK_BYTES  # to be rewritten before it is too large to be read
         return APART_SECONDS if is_large else max(APART_SECONDS, APART_SHARE * self._took)
 
-    def cancel(self) -> None:
-        """Cancel a scheduled save."""
+    def close(self) -> None:
+        """Save nothing more: the session is deleted, or somebody else's."""
+        self._is_closed = True
+        self._cancel()
+
+    def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def save(self) -> None:
         """Write the transcript, if it has changed, and the record."""
-        self.cancel()
+        self._cancel()
         self._last = asyncio.get_running_loop().time()
+        self._running += 1
+        try:
+            await self._save()
+        finally:
+            self._running -= 1
+
+    async def _save(self) -> None:
         if not self._directory.exists():
-            return  # the session was destroyed meanwhile
-        if self._transcript.changed:
+            return  # the home is away
+        if self._transcript.changed and not self._is_closed:
             began = asyncio.get_running_loop().time()
             try:
                 await self._write()
             except OSError as exc:
                 log.error("the transcript could not be written", directory=self._directory.name, error=str(exc))
             self._took = asyncio.get_running_loop().time() - began
+        if self._is_closed:
+            return
         self._files.save_record()
         if not self._log.is_written:
             self._last += RETRY_SECONDS
