@@ -24,8 +24,9 @@ from kernelmcp.code_mode.tokenized import BYTES_PER_MB, hidden, hidden_kinds, of
 from kernelmcp.code_mode.tool_caller import Grant, ToolCaller
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstream_settings import UpstreamSettings, UpstreamsSection
-from kernelmcp.executions.approvals import SHELL, NotAsked
+from kernelmcp.executions.approvals import SHELL
 from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.questions import NotAsked
 from kernelmcp.executions.tool_calls import MAX_SCRIPTS, Outcome, ToolCallRecord, ToolCalls
 from kernelmcp.kernel.tool_channel import ToolCall, ToolReply
 from kernelmcp.output.sanitize import as_dict, as_list
@@ -188,7 +189,7 @@ class Broker:
                     record.approved = "session" if asked <= caller.session.grants else "execution"
                 return ToolCallResult({"content": []}, None, False, 0)
             reasons = ", ".join(refusals.quoted(rule) for _, rule in missing)
-            note = f'The reason: {reasons}. "This tool" covers all scripts with this reason.'
+            note = f"The reason: {reasons}."
             script = {"script": call.arguments.get("script")} if UNREADABLE in verdict.rules else {}
             shown = replace(call, arguments={"commands": list(verdict.commands), **script})
             await self._ask(missing, note, caller, shown, record, in_full=True)

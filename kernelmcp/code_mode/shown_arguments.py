@@ -5,8 +5,7 @@ import json
 import re
 from typing import Any, cast
 
-from kernelmcp.executions.approvals import NotAsked
-from kernelmcp.executions.questions import shown
+from kernelmcp.executions.questions import NotAsked, shown
 from kernelmcp.upstreams.stubs.untrusted_text import UNSEEN
 
 MAX_SHOWN_CHARS = 2_000

@@ -24,7 +24,7 @@ from kernelmcp.executions.approvals import Approvals
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.ids import mint_id
 from kernelmcp.executions.listener import Listener
-from kernelmcp.executions.questions import Questions
+from kernelmcp.executions.questions import NO_ANSWER, NotAsked, Questions
 from kernelmcp.executions.tool_calls import ToolCalls
 from kernelmcp.files.workspace import Entry
 from kernelmcp.output.sanitize import clean
@@ -360,6 +360,16 @@ class Execution:
             self._tell(clean(str(content.get("text", "")))[:MAX_PROGRESS_CHARS])
         elif self.fold is not None:
             self.fold.hear(kind, content)
+
+    async def ask(self, prompt: str, *, is_password: bool) -> str:
+        """Answer its `input()`; if nobody does, its output says why."""
+        if self.questions is None:
+            return NO_ANSWER
+        try:
+            return await self.questions.ask(prompt, is_password=is_password)
+        except NotAsked as exc:
+            self.hear("stream", {"name": "stderr", "text": f"[kernelmcp] {exc}\n"})
+            return NO_ANSWER
 
     # -- text as it comes ---------------------------------------------------------------------------------------
 

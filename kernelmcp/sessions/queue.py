@@ -322,7 +322,7 @@ class ExecutionQueue:
             user_expressions=execution.expressions(),
             metadata=limits,
             msg_id=execution.id,
-            on_question=execution.questions.ask if execution.questions is not None else None,
+            on_question=execution.ask if execution.questions is not None else None,
         )
 
     # -- interrupts ---------------------------------------------------------------------------------------------
