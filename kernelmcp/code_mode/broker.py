@@ -29,7 +29,7 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.questions import NotAsked
 from kernelmcp.executions.tool_calls import MAX_SCRIPTS, Outcome, ToolCallRecord, ToolCalls
 from kernelmcp.kernel.tool_channel import ToolCall, ToolReply
-from kernelmcp.output.sanitize import as_dict, as_list
+from kernelmcp.output.sanitize import as_dict, as_list, counted
 from kernelmcp.upstreams.catalogue import Catalogue, ErrorKind, Tool, ToolCallResult, ToolChanged, UpstreamError
 
 if TYPE_CHECKING:
@@ -47,6 +47,12 @@ MAX_JUDGED = 2
 CONNECT = "connect"
 # The tool of `SHELL`.
 COMMAND = "command"
+# What a person reads of a tool of a pinned server.
+_NEWS = {
+    None: "",
+    "new": "The tool is new: nobody has accepted it yet.",
+    "changed": "The tool has changed since it was last accepted.",
+}
 _STRUCTURED = b'"structuredContent"'
 
 OUTCOMES: dict[ErrorKind, Outcome] = {
@@ -206,7 +212,9 @@ class Broker:
         status = self._upstreams.status(call.server)
         if status.state != "ready":
             raise refusals.not_connected(call.server, status.state, status.error)
-        text = f"{call.server} is connected: it has {status.tools} tools, which servers.search('words') finds"
+        text = (
+            f"{call.server} is connected: it has {counted(status.tools, 'tool')}, which servers.search('words') finds"
+        )
         return ToolCallResult({"content": [{"type": "text", "text": text}]}, None, False, len(text))
 
     def _can_connect(self, caller: ToolCaller, call: ToolCall) -> bool:
@@ -306,8 +314,7 @@ class Broker:
             if grant in grants:
                 record.approved = scope
                 return server
-        note = f"The tool is {news} since it was last accepted." if news is not None else ""
-        await self._ask([grant], note, caller, call, record)
+        await self._ask([grant], _NEWS[news], caller, call, record)
         again = self._server(caller, call)
         if (now := again.tools.get(tool.name)) is None or now.digest != tool.digest:
             raise refusals.withdrawn(call.server, tool.name)

@@ -84,7 +84,7 @@ def too_long(limit: float) -> Refused:
     return Refused(
         "LimitExceeded",
         "call_seconds_per_execution",
-        f"the tool calls of one cell may take {limit:g} s together; go on in another cell "
+        f"the tool calls of one cell may take {limit:,.15g} s together; go on in another cell "
         "(the setting is [upstreams] call_seconds_per_execution)",
     )
 

@@ -347,7 +347,7 @@ class Execution:
         if self.limit == "cpu_seconds":
             return "The cell exceeded its limit of CPU time"
         if self.interruption == "timeout":
-            return f"The cell ran longer than its time limit of {self.timeout_seconds:g} s"
+            return f"The cell ran longer than its time limit of {self.timeout_seconds:,.15g} s"
         return "A person interrupted the cell" if self.interrupted_by_person else "The cell was cancelled"
 
     def failed_to_start(self, failure: ServerError) -> None:

@@ -128,7 +128,7 @@ class Throttle:
         wait = self._requests.count(principal, section.rate_limit_requests, section.rate_limit_window_seconds)
         if wait is not None:
             raise RateLimited(
-                f"more than {section.rate_limit_requests} requests in {section.rate_limit_window_seconds:g} s",
+                f"more than {section.rate_limit_requests} requests in {section.rate_limit_window_seconds:,.15g} s",
                 f"Wait {math.ceil(wait)} s. One execute_code can run many lines; get_execution waits by itself.",
                 retry_after_seconds=max(1, math.ceil(wait)),
             )
