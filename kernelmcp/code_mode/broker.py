@@ -241,7 +241,7 @@ class Broker:
                 raise refusal
             caller.declined.add(name)
             if await asking.ask(name, CONNECT, "", note, (name, CONNECT), address) == "no":
-                raise refusals.declined(name, CONNECT)
+                raise refusals.not_connected_by_person(name)
 
         try:
             with approvals.waiting_for_person():

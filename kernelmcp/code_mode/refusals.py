@@ -167,6 +167,14 @@ def declined(server: str, tool: str) -> Refused:
     )
 
 
+def not_connected_by_person(server: str) -> Refused:
+    return Refused(
+        "ToolDenied",
+        "declined",
+        f"the user did not do what {server} needs in the browser; do not ask again unless the user says so",
+    )
+
+
 def withdrawn(server: str, tool: str) -> Refused:
     return Refused(
         "ToolDenied",

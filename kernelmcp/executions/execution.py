@@ -361,16 +361,6 @@ class Execution:
         elif self.fold is not None:
             self.fold.hear(kind, content)
 
-    async def ask(self, prompt: str, *, is_password: bool) -> str:
-        """Answer its `input()`; if nobody does, its output says why."""
-        if self.questions is None:
-            return NO_ANSWER
-        try:
-            return await self.questions.ask(prompt, is_password=is_password)
-        except NotAsked as exc:
-            self.hear("stream", {"name": "stderr", "text": f"[kernelmcp] {exc}\n"})
-            return NO_ANSWER
-
     # -- text as it comes ---------------------------------------------------------------------------------------
 
     @contextmanager
@@ -389,6 +379,15 @@ class Execution:
     def _tell(self, text: str) -> None:
         for listener in self._listeners:
             listener.add(text)
+
+
+async def ask(execution: Execution, questions: Questions, prompt: str, *, is_password: bool) -> str:
+    """Answer its `input()`; if nobody does, its output says why."""
+    try:
+        return await questions.ask(prompt, is_password=is_password)
+    except NotAsked as exc:
+        execution.hear("stream", {"name": "stderr", "text": f"[kernelmcp] {exc}\n"})
+        return NO_ANSWER
 
 
 def changed_paths(reply: dict[str, Any]) -> list[str]:

@@ -135,7 +135,7 @@ async def run_kernel(
             await kernel.close()
 
 
-START_ADVICE = ("Run `kernelmcp doctor` to see what is missing.",)
+START_ADVICE = ("Ask whoever runs this server to run `kernelmcp doctor`: it shows what is missing.",)
 
 
 class Kernel:

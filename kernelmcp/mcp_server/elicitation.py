@@ -21,7 +21,7 @@ INPUT_REQUIRED_SINCE = "2026-07-28"
 ANSWER = "answer"
 NO_PASSWORDS = (
     "getpass() is not answered here: MCP forbids asking for secrets in this way, and code in the sandbox should not "
-    "have them"
+    "have them; the server's owner can add secrets to requests with [network.headers]"
 )
 NOT_ACCEPTED = {
     "decline": "the user declined to answer input(): do not ask again unless they say so",

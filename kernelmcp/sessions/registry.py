@@ -34,7 +34,6 @@ from kernelmcp.files.locks import free_place, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.kernel.pool import Pool
-from kernelmcp.output.sanitize import counted
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import Caller, check_name, mint_handle
 from kernelmcp.sessions.fleet.fleet import Fleet
@@ -280,7 +279,7 @@ class Registry:
         idle = [session for session in held if session.is_idle and session.kernel is not None]
         if not idle:
             raise ResourceLimitExceeded(
-                f"{whose} {counted(len(held), 'busy session')}, and {limit:,} may run",
+                f"{whose} {len(held)} of {limit} running sessions, and all of them are busy",
                 "Wait for one of them (get_sessions lists yours), or end one with destroy_session or stop_session.",
                 limit=limit,
             )

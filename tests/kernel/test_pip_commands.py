@@ -109,7 +109,7 @@ WHY_NOT = {
     "%pip install 'x": "InvalidRequirement: install 'x: No closing quotation",
     "%pip uninstall -y one": "PackageError: pip uninstall is not available: an installed package stays as long",
     "%pip download one": "PackageError: pip download is not available: %pip install NAME finds, fetches and checks",
-    "%pip wheel .": "PackageError: pip wheel is not available: packages of source code are not built here",
+    "%pip wheel .": "PackageError: pip wheel is not available: %pip install NAME takes a wheel, or builds a source in",
     "%pip index versions one": "PackageError: pip index is not available: %pip install NAME==0 lists the versions",
     "!uv add one": "PackageError: uv add is not available: there are no projects",
 }  # fmt: skip

@@ -45,7 +45,7 @@ async def until_state(client: Client, state: str) -> None:
             "'package_name' must be text; 'package_name' must",
         ),
         ("execute_code", {"code": "1", "timeout": -1}, "INVALID_ARGUMENT", "must be greater than 0\n"),
-        ("execute_code", {"code": "1", "language": "ruby"}, "INVALID_ARGUMENT", "not available in this version"),
+        ("execute_code", {"code": "1", "language": "ruby"}, "INVALID_ARGUMENT", "this server has no language 'ruby'"),
         ("execute_code", {"code": "1", "session_id": "../x"}, "INVALID_ARGUMENT", "is not a session id"),
         ("execute_code", {"code": "1", "session_id": ".."}, "INVALID_ARGUMENT", "is not a session id"),
         ("execute_code", {"code": "1", "session_id": "x" * 10_000}, "INVALID_ARGUMENT", f"{'x' * 100}'... is not"),

@@ -262,7 +262,7 @@ class ExecutionTools:
             # One that is over may be of a session that is not open.
             if execution.is_elsewhere:
                 raise SessionInUse(
-                    f"execution {execution_id!r} runs in another server, which ends or did not get this call",
+                    f"execution {execution_id!r} runs in another server, which ends or did not receive this call",
                     "Call again, or wait for it with get_execution.",
                     execution_id=execution_id,
                 )
@@ -288,7 +288,7 @@ class ExecutionTools:
         """For clients that do not pass the server's instructions on."""
         volumes = kernel_volumes(self._settings)
         named = [f"{INSIDE}/{volume['name']}{'' if volume['mode'] == 'rw' else ' (read-only)'}" for volume in volumes]
-        return f"\nThe user's folders are {', '.join(named)}: code reads and writes them there." if named else ""
+        return f"\nCode finds the user's folders at {', '.join(named)}." if named else ""
 
     def all(self) -> list[ContractTool]:
         choices = {"language": self._runtimes.names}

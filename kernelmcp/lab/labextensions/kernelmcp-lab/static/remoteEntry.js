@@ -289,7 +289,9 @@
         const { content: notebook, sessionContext } = tracker.currentWidget;
         const { button } = await showDialog({
           title: `Go back to cell [${count}]?`,
-          body: 'Variables and files will be as they were after it. What has happened since is lost.',
+          body:
+            'Variables and files will be as they were after it. Later checkpoints are kept for a while: ' +
+            '%restore NAME brings one back.',
           buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: 'Go back' })]
         });
         if (!button.accept) {
