@@ -34,6 +34,7 @@ async def test_the_user_is_asked_in_the_frame_and_the_cell_goes_on(model: Modell
         assert fields["result"] == "['A', 'ToolDenied', 'C']", fields
         assert len(one.prompts) == 3
         assert "'crm': 'create_deal'" in one.prompts[0].splitlines()[0]
+        assert "covers all calls of this tool." in one.prompts[0].splitlines()[1]
         assert '|  "name": "A"' in one.prompts[0]
         assert "| from servers.crm import create_deal" in one.prompts[0]
         assert [line["approved"] for line in await one.audit(3)] == ["once", "no", "once"]

@@ -33,6 +33,10 @@ async def test_the_user_is_asked_before_any_of_the_script_runs(model: Modelling,
         assert len(one.prompts) == 3
         first, *said = one.prompts[0].splitlines()
         assert first == "Code in the sandbox (session 's') wants to run a bash script that your settings ask about."
+        assert said[:2] == [
+            'The reason: "rm *".',
+            "An answer for this execution or session covers all scripts with this reason.",
+        ]
         assert '|   "rm a"' in said
         assert "| touch a b c d; rm a; ls" in said
         await one.call("reset_workspace", session_id="s", scope="variables")
