@@ -101,7 +101,9 @@ WHY_NOT = {
     "%pip install -c c.txt x": "InvalidRequirement: pip install -c is not available here: write the versions into",
     "%pip install x -i https://a.b": "InvalidRequirement: pip install -i is not available here: the server's setting",
     "%pip install --target=/tmp x": "InvalidRequirement: pip install --target is not available here: each session has",
-    "%pip install --no-binary :all: x": "InvalidRequirement: pip install --no-binary is not available here: packages",
+    "%pip install --no-binary :all: x": (
+        "InvalidRequirement: pip install --no-binary is not available here: %pip install NAME takes a wheel"
+    ),
     "%pip install --dry-run x": "InvalidRequirement: pip install --dry-run is not available here: the sandbox has",
     "open('r', 'w').write('-r s')\nopen('s', 'w').write('-r r')\n%pip install -r r": (
         "InvalidRequirement: r names itself: r -> s -> r"

@@ -142,8 +142,8 @@ class SessionTools:
         session_id: SameSession = None,
         name: Annotated[str | None, Field(description="From get_sessions.")] = None,
     ) -> Annotated[CallToolResult, schemas.RestoreResult]:
-        """Go back to a checkpoint: variables and files as they were. Without name: the newest that
-        checkpoint_session made or, if it made none, before the last cell."""
+        """Go back to a checkpoint: variables and files as they were. Without name: checkpoint_session's
+        newest, or else before the last cell."""
         caller = self.caller(ctx)
         session = self._registry.get(caller, session_id)
         found, beginning = await self._registry.go_back(caller, session, name)
