@@ -14,7 +14,7 @@ from kernelmcp.cells import event
 from kernelmcp.cells.cell import Outputs, Segment
 from kernelmcp.cells.cell_format import is_valid_cell
 from kernelmcp.cells.event import Op
-from kernelmcp.output.sanitize import as_dict, as_list, joined
+from kernelmcp.output.sanitize import as_dict, as_list, counted, joined
 
 MAX_SOURCE_CHARS = 1_000_000
 # One stream's run of text, or a text/plain or text/markdown.
@@ -155,7 +155,7 @@ def left_out_cell(count: int, why: str) -> bytes:
         "cell_type": "markdown",
         "id": secrets.token_hex(4),
         "metadata": {"kernelmcp": {"sum": event.NO_SUM, "left_out": count}},
-        "source": f"*{count:,} cells were left out: {why}.*",
+        "source": f"*{counted(count, 'cell was', 'cells were')} left out: {why}.*",
     }
     return event.sealed(json.dumps(cell).encode())
 
@@ -198,11 +198,12 @@ def _encoded_outputs(outputs: Outputs) -> tuple[list[bytes], dict[str, Any]]:
 def _notes(outputs: Outputs, left_out: int) -> Iterator[dict[str, Any]]:
     placed = sum(segment.end - segment.start for segment in outputs.segments if segment.name is not None)
     if missing := outputs.disk_bytes - placed:
-        yield note(f"{missing:,} more bytes of output were cut from the notebook")
+        yield note(f"{counted(missing, 'more byte of output was', 'more bytes of output were')} cut from the notebook")
     if dropped := outputs.stdout.dropped_chars + outputs.stderr.dropped_chars:
-        yield note(f"{dropped:,} characters of output were not kept")
+        yield note(f"{counted(dropped, 'character of output was', 'characters of output were')} not kept")
     if left_out:
-        yield note(f"{left_out:,} more outputs of this cell were left out of the notebook")
+        more = counted(left_out, "more output of this cell was", "more outputs of this cell were")
+        yield note(f"{more} left out of the notebook")
 
 
 def _outputs(outputs: Outputs) -> list[tuple[int | None, dict[str, Any]]]:

@@ -24,11 +24,12 @@ from kernelmcp.code_mode.tokenized import BYTES_PER_MB, hidden, hidden_kinds, of
 from kernelmcp.code_mode.tool_caller import Grant, ToolCaller
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstream_settings import UpstreamSettings, UpstreamsSection
-from kernelmcp.executions.approvals import SHELL, NotAsked
+from kernelmcp.executions.approvals import SHELL
 from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.questions import NotAsked
 from kernelmcp.executions.tool_calls import MAX_SCRIPTS, Outcome, ToolCallRecord, ToolCalls
 from kernelmcp.kernel.tool_channel import ToolCall, ToolReply
-from kernelmcp.output.sanitize import as_dict, as_list
+from kernelmcp.output.sanitize import as_dict, as_list, counted
 from kernelmcp.upstreams.catalogue import Catalogue, ErrorKind, Tool, ToolCallResult, ToolChanged, UpstreamError
 
 if TYPE_CHECKING:
@@ -46,6 +47,12 @@ MAX_JUDGED = 2
 CONNECT = "connect"
 # The tool of `SHELL`.
 COMMAND = "command"
+# What a person reads of a tool of a pinned server.
+_NEWS = {
+    None: "",
+    "new": "The tool is new: nobody has accepted it yet.",
+    "changed": "The tool has changed since it was last accepted.",
+}
 _STRUCTURED = b'"structuredContent"'
 
 OUTCOMES: dict[ErrorKind, Outcome] = {
@@ -188,7 +195,7 @@ class Broker:
                     record.approved = "session" if asked <= caller.session.grants else "execution"
                 return ToolCallResult({"content": []}, None, False, 0)
             reasons = ", ".join(refusals.quoted(rule) for _, rule in missing)
-            note = f'The reason: {reasons}. "This tool" covers all scripts with this reason.'
+            note = f"The reason: {reasons}."
             script = {"script": call.arguments.get("script")} if UNREADABLE in verdict.rules else {}
             shown = replace(call, arguments={"commands": list(verdict.commands), **script})
             await self._ask(missing, note, caller, shown, record, in_full=True)
@@ -205,7 +212,9 @@ class Broker:
         status = self._upstreams.status(call.server)
         if status.state != "ready":
             raise refusals.not_connected(call.server, status.state, status.error)
-        text = f"{call.server} is connected: it has {status.tools} tools, which servers.search('words') finds"
+        text = (
+            f"{call.server} is connected: it has {counted(status.tools, 'tool')}, which servers.search('words') finds"
+        )
         return ToolCallResult({"content": [{"type": "text", "text": text}]}, None, False, len(text))
 
     def _can_connect(self, caller: ToolCaller, call: ToolCall) -> bool:
@@ -232,7 +241,7 @@ class Broker:
                 raise refusal
             caller.declined.add(name)
             if await asking.ask(name, CONNECT, "", note, (name, CONNECT), address) == "no":
-                raise refusals.declined(name, CONNECT)
+                raise refusals.not_connected_by_person(name)
 
         try:
             with approvals.waiting_for_person():
@@ -305,8 +314,7 @@ class Broker:
             if grant in grants:
                 record.approved = scope
                 return server
-        note = f"The tool is {news} since it was last accepted." if news is not None else ""
-        await self._ask([grant], note, caller, call, record)
+        await self._ask([grant], _NEWS[news], caller, call, record)
         again = self._server(caller, call)
         if (now := again.tools.get(tool.name)) is None or now.digest != tool.digest:
             raise refusals.withdrawn(call.server, tool.name)

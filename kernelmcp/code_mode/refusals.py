@@ -84,7 +84,7 @@ def too_long(limit: float) -> Refused:
     return Refused(
         "LimitExceeded",
         "call_seconds_per_execution",
-        f"the tool calls of one cell may take {limit:g} s together; go on in another cell "
+        f"the tool calls of one cell may take {limit:,.15g} s together; go on in another cell "
         "(the setting is [upstreams] call_seconds_per_execution)",
     )
 
@@ -164,6 +164,14 @@ def declined(server: str, tool: str) -> Refused:
         "ToolDenied",
         "declined",
         f"the user declined this call of {named(server, tool)}; do not repeat it unless the user says so",
+    )
+
+
+def not_connected_by_person(server: str) -> Refused:
+    return Refused(
+        "ToolDenied",
+        "declined",
+        f"the user did not do what {server} needs in the browser; do not ask again unless the user says so",
     )
 
 

@@ -5,8 +5,8 @@ import json
 import re
 from typing import Any, cast
 
-from kernelmcp.executions.approvals import NotAsked
-from kernelmcp.executions.questions import shown
+from kernelmcp.executions.questions import NotAsked, shown
+from kernelmcp.output.sanitize import counted
 from kernelmcp.upstreams.stubs.untrusted_text import UNSEEN
 
 MAX_SHOWN_CHARS = 2_000
@@ -38,7 +38,7 @@ def shown_arguments(arguments: dict[str, Any], *, in_full: bool = False) -> str:
 def _dumped(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, indent=1)
     plain = UNSEEN.sub(" ", shown(text, len(text)))
-    return _GAP.sub(lambda gap: f" [... {len(gap[0]):,} blanks ...] ", plain)
+    return _GAP.sub(lambda gap: f" [... {counted(len(gap[0]), 'blank')} ...] ", plain)
 
 
 def _shortened(value: Any, text_chars: int) -> Any:
@@ -46,12 +46,14 @@ def _shortened(value: Any, text_chars: int) -> Any:
     match value:
         case str() if len(value) > text_chars:
             half = text_chars // 2
-            return f"{value[:half]} [... {len(value) - 2 * half:,} characters left out ...] {value[-half:]}"
+            return f"{value[:half]} [... {counted(len(value) - 2 * half, 'character')} left out ...] {value[-half:]}"
         case dict():
             return {key: _shortened(item, text_chars) for key, item in cast("dict[str, Any]", value).items()}
         case list():
             items = cast("list[Any]", value)
             kept = [_shortened(item, text_chars) for item in items[:MAX_ITEMS]]
-            return kept + ([f"[... {len(items) - MAX_ITEMS:,} values left out ...]"] if len(items) > MAX_ITEMS else [])
+            return kept + (
+                [f"[... {counted(len(items) - MAX_ITEMS, 'value')} left out ...]"] if len(items) > MAX_ITEMS else []
+            )
         case _:
             return value

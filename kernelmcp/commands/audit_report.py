@@ -12,7 +12,7 @@ from kernelmcp.code_mode.audit import audit_file, read_lines
 from kernelmcp.commands.terminal import plain
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.output.sanitize import as_list
+from kernelmcp.output.sanitize import as_list, counted
 
 # Limit per list.
 MAX_ROWS = 30
@@ -91,7 +91,7 @@ def _number(value: Any) -> int:
 
 def to_text(found: dict[str, Any], since: str | None) -> str:
     """Format it for a person. Names are untrusted and never reach the terminal unchanged."""
-    parts = [f"{found['calls']:,} calls of tools{f' since {since}' if since else ''}"]
+    parts = [f"{counted(found['calls'], 'call of a tool', 'calls of tools')}{f' since {since}' if since else ''}"]
     parts += _table(
         "by tool",
         [

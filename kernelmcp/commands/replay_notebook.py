@@ -16,7 +16,7 @@ from kernelmcp.commands.terminal import fail
 from kernelmcp.config.load import load
 from kernelmcp.errors import ConfigurationError, ServerError, cause
 from kernelmcp.notebook.code_cells import MAX_NOTEBOOK_BYTES, CodeCell, code_cells
-from kernelmcp.output.sanitize import for_terminal
+from kernelmcp.output.sanitize import counted, for_terminal
 from kernelmcp.preflight import check_start
 
 MAX_NAME_CHARS = 64
@@ -79,7 +79,7 @@ async def _replay(cells: list[CodeCell], session_id: str, arguments: list[str]) 
                     f"cell {number} of {len(cells)} ended with {status!r}{rest}. The session is {session_id!r}."
                 )
     sys.stderr.write(
-        f"kernelmcp: all {len(cells)} code cells ran. Session {session_id!r} keeps their files and variables.\n"
+        f"kernelmcp: {counted(len(cells), 'code cell')} ran. Session {session_id!r} keeps their files and variables.\n"
     )
     return 0
 

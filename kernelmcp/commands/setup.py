@@ -124,7 +124,7 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         yield f"{plan['asked']} is not in Pyodide's distribution.{meant}"
     for file in plan["files"][:_MAX_SHOWN]:
         size = "" if file["size"] is None else f", {size_of(file['size'])}"
-        built = ", built from its source; its dependencies are known then" if file["built"] else ""
+        built = ", built from its source; its dependencies are known only after that" if file["built"] else ""
         yield f"  {file['name']} {file['version']}: from {_SOURCES[file['source']]}{size}{built}"
     if more := plan["files"][_MAX_SHOWN:]:
         yield f"  and {len(more)} more"

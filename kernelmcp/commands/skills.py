@@ -13,6 +13,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound
 from kernelmcp.files.home import Home
 from kernelmcp.files.workspace import Quota, Workspace
+from kernelmcp.output.sanitize import counted
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.storage.record import Record
 from kernelmcp.sessions.storage.stored import StoredSessions
@@ -48,7 +49,7 @@ def promote(settings: Settings, session_id: str, name: str, principal: str, *, y
     except ServerError as exc:
         return fail(exc.to_text())
     source = skill.source.rstrip()
-    length = f"{source.count(chr(10)) + 1:,} lines"
+    length = counted(source.count("\n") + 1, "line")
     sys.stdout.write(f"skills/{skill.name}.py, {length}:\n{_RULE}\n{source}\n{_RULE} end of its {length}\n")
     sys.stdout.flush()
     if not yes and not _agreed(skill, session_id, principal):
@@ -87,7 +88,9 @@ def _wanted(settings: Settings, session_id: str, name: str, principal: str) -> S
                 "A skill says what it does, and has a test that servers.test_skills() runs.",
             )
         return skill
-    raise SessionNotFound(f"session {session_id!r} has no files")
+    raise SessionNotFound(
+        f"session {session_id!r} has no files", "kernelmcp skills list shows sessions that have some."
+    )
 
 
 def _agreed(skill: Skill, session_id: str, principal: str) -> bool:

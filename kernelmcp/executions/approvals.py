@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kernelmcp.executions.questions import shown
+from kernelmcp.executions.questions import NotAsked, asking_code, shown
 from kernelmcp.output.sanitize import cut_middle
 
 Answer = Literal["once", "execution", "session", "no"]
-"""This call; this tool until the end of the execution; this tool until the end of the session; not this call."""
+"""This call; all calls like it until the end of the execution, or of the session; not this call."""
 CHOICES: dict[str, Answer] = {
     "once": "once",
-    "this tool for this execution": "execution",
-    "this tool for this session": "session",
+    "for this execution": "execution",
+    "for this session": "session",
     "no": "no",
 }
 """The choices as a person sees them."""
@@ -36,10 +36,6 @@ SHELL = "(shell)"
 def named(server: str, tool: str) -> str:
     """What a call wants, for a sentence."""
     return "a bash command" if server == SHELL else f"{server}.{tool}"
-
-
-class NotAsked(Exception):
-    """Nobody was asked, or nobody answered; the text gives the reason."""
 
 
 @dataclass(eq=False)
@@ -102,7 +98,7 @@ class Approvals:
             with self.waiting_for_person():
                 return await asyncio.wait_for(approval.answer, MAX_SECONDS)
         except TimeoutError:
-            raise NotAsked(f"the user did not answer within {MAX_SECONDS:g} s") from None
+            raise NotAsked(f"the user did not answer within {MAX_SECONDS / 60:g} minutes") from None
         finally:
             self._settle(approval)
 
@@ -153,8 +149,8 @@ class Approvals:
 
 
 def answer_of(text: Any) -> Answer:
-    """Parse a choice; anything else means no."""
-    chosen = text.strip().lower() if isinstance(text, str) else ""
+    """Parse a choice, also in its older form; anything else means no."""
+    chosen = text.strip().lower().removeprefix("this tool ") if isinstance(text, str) else ""
     by_name: dict[str, Answer] = {answer: answer for answer in CHOICES.values()}
     return CHOICES.get(chosen) or by_name.get(chosen, "no")
 
@@ -163,13 +159,15 @@ def question(session_id: str, code: str, approval: Approval) -> str:
     """The text that the person reads. All but the first line is untrusted: it is cleaned, truncated, and marked as
     such."""
     if approval.address is not None:  # nothing of the guest's beside a request to log in
-        return f"{approval.note} Code in the sandbox (session {session_id!r}) wants to use it."
+        return f"{approval.note} {asking_code(session_id)} wants to use this server."
     code = shown(cut_middle(code, MAX_CODE_CHARS), 2 * MAX_CODE_CHARS)
-    what = f"call a tool of your server {approval.server!r}: {approval.tool!a}"
+    what, alike = f"call a tool of your server {approval.server!r}: {approval.tool!a}", "calls of this tool"
+    if approval.server == SHELL:
+        what, alike = "run a bash script that your settings ask about.", "scripts with this reason"
     parts = [
-        f"Code in the sandbox (session {session_id!r}) wants to "
-        + ("run a bash script that your settings ask about." if approval.server == SHELL else what),
+        f"{asking_code(session_id)} wants to {what}",
         approval.note,
+        f"An answer for this execution or session covers all {alike}.",
         f"Arguments:\n{_quoted(approval.arguments)}",
         f"The code:\n{_quoted(code)}",
     ]

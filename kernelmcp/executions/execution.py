@@ -24,7 +24,7 @@ from kernelmcp.executions.approvals import Approvals
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.ids import mint_id
 from kernelmcp.executions.listener import Listener
-from kernelmcp.executions.questions import Questions
+from kernelmcp.executions.questions import NO_ANSWER, NotAsked, Questions
 from kernelmcp.executions.tool_calls import ToolCalls
 from kernelmcp.files.workspace import Entry
 from kernelmcp.output.sanitize import clean
@@ -347,7 +347,7 @@ class Execution:
         if self.limit == "cpu_seconds":
             return "The cell exceeded its limit of CPU time"
         if self.interruption == "timeout":
-            return f"The cell ran longer than its time limit of {self.timeout_seconds:g} s"
+            return f"The cell ran longer than its time limit of {self.timeout_seconds:,.15g} s"
         return "A person interrupted the cell" if self.interrupted_by_person else "The cell was cancelled"
 
     def failed_to_start(self, failure: ServerError) -> None:
@@ -379,6 +379,15 @@ class Execution:
     def _tell(self, text: str) -> None:
         for listener in self._listeners:
             listener.add(text)
+
+
+async def ask(execution: Execution, questions: Questions, prompt: str, *, is_password: bool) -> str:
+    """Answer its `input()`; if nobody does, its output says why."""
+    try:
+        return await questions.ask(prompt, is_password=is_password)
+    except NotAsked as exc:
+        execution.hear("stream", {"name": "stderr", "text": f"[kernelmcp] {exc}\n"})
+        return NO_ANSWER
 
 
 def changed_paths(reply: dict[str, Any]) -> list[str]:

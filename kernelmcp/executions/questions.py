@@ -1,6 +1,7 @@
 """Questions of a running cell to a person: `input()` and `getpass()`. Must not know who is asked, or how."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,12 @@ MAX_ANSWER_CHARS = 100_000
 MAX_SECONDS = 900.0
 # Limit per execution. A loop around input() must not occupy a person for ever.
 MAX_QUESTIONS = 10
+# The names that `mint_handle` generates, here and in a fleet.
+_GENERATED = re.compile(r"[0-9a-f]{48}|.+\.[0-9a-f]{38}")
+
+
+class NotAsked(Exception):
+    """Nobody was asked, or nobody answered; the text gives the reason."""
 
 
 @dataclass(eq=False)
@@ -46,10 +53,10 @@ class Questions:
         self._credited = 0.0
 
     async def ask(self, prompt: str, *, is_password: bool) -> str:
-        """Ask, and wait for the answer: `NO_ANSWER` if there is none in time."""
+        """Ask, and wait for the answer: `NO_ANSWER` for Ctrl-D. Raises `NotAsked`."""
         self._count += 1
         if self._count > MAX_QUESTIONS:
-            return NO_ANSWER
+            raise NotAsked(f"a cell may ask {MAX_QUESTIONS} questions, and this one has")
         question = Question(self._count, shown(prompt), is_password, asyncio.get_running_loop().create_future())
         self.open, self._began = question, (began := time.monotonic())
         if not (is_password and self._on_change):
@@ -58,16 +65,19 @@ class Questions:
         try:
             return await asyncio.wait_for(question.answer, MAX_SECONDS)
         except TimeoutError:
-            return NO_ANSWER
+            raise NotAsked(f"the user did not answer input() within {MAX_SECONDS / 60:g} minutes") from None
         finally:
             self._seconds += time.monotonic() - began
             if self.open is question:  # an interrupted cell may have asked another question by now
                 self._close()
 
-    def reply(self, question: Question, text: str | None) -> None:
-        """Give the answer; None if there is none. Ignored if the question is no longer open."""
+    def reply(self, question: Question, text: str | None, why_not: str | None = None) -> None:
+        """Give the answer; None if there is none, and perhaps the reason. Ignored if the question is no longer open."""
         if question is self.open and not question.answer.done():
-            question.answer.set_result(NO_ANSWER if text is None else clean(text)[:MAX_ANSWER_CHARS])
+            if text is None and why_not is not None:
+                question.answer.set_exception(NotAsked(why_not))
+            else:
+                question.answer.set_result(NO_ANSWER if text is None else clean(text)[:MAX_ANSWER_CHARS])
             self._close()
 
     def _close(self) -> None:
@@ -84,6 +94,16 @@ class Questions:
         total = self._seconds + (time.monotonic() - self._began if self.open is not None else 0.0)
         new, self._credited = total - self._credited, total
         return new
+
+
+def asking_code(session_id: str) -> str:
+    """The code that asks, as a person reads it: a generated name would tell nothing."""
+    return "Code in the sandbox" + (f" (session {session_id!r})" if not is_generated(session_id) else "")
+
+
+def is_generated(session_id: str) -> bool:
+    """True unless somebody chose this name."""
+    return _GENERATED.fullmatch(session_id) is not None
 
 
 def shown(text: str, max_chars: int = MAX_PROMPT_CHARS) -> str:

@@ -74,10 +74,17 @@ def printable(name: str) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def look_beside(path: str) -> str:
+    """Advice for a file that cannot be used."""
+    if not path.startswith("/volumes/"):
+        return LOOK
+    return f"List it with code: os.listdir({'/'.join(path.split('/')[:3])!r})."
+
+
 def not_a_regular_file(path: str) -> PermissionDenied:
     return PermissionDenied(
         f"{path!r} is not a regular file: directories, links, pipes and devices cannot be read or written",
-        LOOK,
+        look_beside(path),
     )
 
 
@@ -96,4 +103,4 @@ def as_caller_error(path: str, look: Callable[[], str] = lambda: LOOK) -> Iterat
             raise ResourceLimitExceeded(
                 f"the disk is full: {exc.strerror}", "Free disk space on the server's machine.", *FREE_SPACE
             ) from exc
-        raise PermissionDenied(f"{path!r} cannot be used: {exc.strerror}", LOOK) from exc
+        raise PermissionDenied(f"{path!r} cannot be used: {exc.strerror}", look_beside(path)) from exc

@@ -94,7 +94,9 @@ class VolumeFiles:
             named = ", ".join(f"{INSIDE}/{one['name']}" for one in volumes)
             raise InvalidArgument(
                 f"there is no volume {name!r}",
-                f"There is {named}." if named else "No folder of the user's is shared. Use a path below /workspace.",
+                f"The {'volume is' if len(volumes) == 1 else 'volumes are'} {named}."
+                if named
+                else "No folder of the user's is shared. Use a path below /workspace.",
                 argument="path",
             )
         return volume, parts_below(rest, path)

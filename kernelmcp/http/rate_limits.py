@@ -128,7 +128,7 @@ class Throttle:
         wait = self._requests.count(principal, section.rate_limit_requests, section.rate_limit_window_seconds)
         if wait is not None:
             raise RateLimited(
-                f"more than {section.rate_limit_requests} requests in {section.rate_limit_window_seconds:g} s",
+                f"more than {section.rate_limit_requests} requests in {section.rate_limit_window_seconds:,.15g} s",
                 f"Wait {math.ceil(wait)} s. One execute_code can run many lines; get_execution waits by itself.",
                 retry_after_seconds=max(1, math.ceil(wait)),
             )
@@ -137,7 +137,8 @@ class Throttle:
         """Count an invalid token. Raises `RateLimited`."""
         seconds = self._settings.config.transport_http.rate_limit_window_seconds
         if (wait := self._failures.count(address, MAX_FAILURES, seconds)) is not None:
-            raise RateLimited("too many wrong tokens", "Wait.", retry_after_seconds=max(1, math.ceil(wait)))
+            seconds = max(1, math.ceil(wait))
+            raise RateLimited("too many wrong tokens", f"Wait {seconds} s.", retry_after_seconds=seconds)
 
     @contextmanager
     def request(self, key: str) -> Iterator[None]:

@@ -135,7 +135,7 @@ async def run_kernel(
             await kernel.close()
 
 
-START_ADVICE = ("Run `kernelmcp doctor` to see what is missing.",)
+START_ADVICE = ("Ask whoever runs this server to run `kernelmcp doctor`: it shows what is missing.",)
 
 
 class Kernel:
@@ -210,7 +210,9 @@ class Kernel:
                         return
         except (TimeoutError, KernelDied) as exc:
             late = isinstance(exc, TimeoutError)
-            reason = f"it did not answer within {self.launch.start_timeout_seconds:g} s" if late else self._last_words()
+            reason = (
+                f"it did not answer within {self.launch.start_timeout_seconds:,.15g} s" if late else self._last_words()
+            )
             raise KernelStartFailed(
                 f"the kernel could not be started: {reason}", *START_ADVICE, kernel_log=self._log_tail()
             ) from exc

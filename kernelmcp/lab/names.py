@@ -6,7 +6,6 @@ Blocking.
 
 import json
 import posixpath
-import re
 import unicodedata
 from contextlib import suppress
 from datetime import datetime
@@ -14,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.executions.questions import is_generated
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.output.sanitize import as_dict
 
@@ -23,8 +23,6 @@ MAX_STEM_BYTES = 120
 MAX_NAMES = 20_000
 MAX_FILE_BYTES = 16 * 1024 * 1024
 EMPTY = "session"
-# The format of generated names (sessions/caller.py).
-_MADE_UP = re.compile(r"[0-9a-f]{48}")
 
 
 class Names:
@@ -79,7 +77,7 @@ class Names:
 
 def _readable(session: Descriptor) -> str:
     """A readable name: an unnamed session is named by its start time, because its generated name is a long number."""
-    if not _MADE_UP.fullmatch(session.session_id):
+    if not is_generated(session.session_id):
         return session.session_id
     with suppress(ValueError, OverflowError):
         began = datetime.fromisoformat(session.created_at).astimezone()

@@ -17,18 +17,22 @@ from pydantic import BaseModel, Field
 
 from kernelmcp.executions.approvals import MAX_SECONDS as APPROVAL_SECONDS
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.questions import MAX_SECONDS, Question, Questions
+from kernelmcp.executions.questions import MAX_SECONDS, Question, Questions, asking_code
 
 Ctx = Context[Any, Any]
 INPUT_REQUIRED_SINCE = "2026-07-28"
 ANSWER = "answer"
 NO_PASSWORDS = (
     "getpass() is not answered here: MCP forbids asking for secrets in this way, and code in the sandbox should not "
-    "have them"
+    "have them; the server's owner can add secrets to requests with [network.headers]"
 )
 # For the way back of an answer that was given in the last moment.
 MARGIN_SECONDS = 60.0
-NO_ANSWER = "the user did not answer input()"
+NOT_ACCEPTED = {
+    "decline": "the user declined to answer input(): do not ask again unless they say so",
+    "cancel": "the user closed the question of input() without an answer",
+}
+COULD_NOT_ASK = "the client could not ask its user"
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +91,8 @@ def take_answer(execution: Execution, ctx: Ctx) -> None:
     if questions is None or question is None or not isinstance(response, ElicitResult):
         return
     if ctx.request_state == _state(execution, question):
-        _reply(execution, questions, question, _text_of(response))
+        text = (response.content or {}).get("answer") if response.action == "accept" else None
+        questions.reply(question, text if isinstance(text, str) else None, _why_not(response.action))
 
 
 async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequiredResult | None:
@@ -96,7 +101,7 @@ async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequ
     if (question := questions.open) is None:
         return None
     if question.is_password:
-        _reply(execution, questions, question, None, NO_PASSWORDS)
+        questions.reply(question, None, NO_PASSWORDS)
         return None
     if ctx.protocol_version is not None and ctx.protocol_version >= INPUT_REQUIRED_SINCE:
         form = ElicitRequestFormParams(message=_message(execution, question), requested_schema=Line.model_json_schema())
@@ -112,9 +117,9 @@ async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequ
         found = await asking
     except (MCPError, ValueError) as exc:  # the client declared support; ValueError: invalid answer
         log.warning("a client could not ask its user", error=str(exc)[:200])
-        _reply(execution, questions, question, None)
+        questions.reply(question, None, COULD_NOT_ASK)
     else:
-        _reply(execution, questions, question, found.data.answer if found.action == "accept" else None)
+        questions.reply(question, found.data.answer if found.action == "accept" else None, _why_not(found.action))
     finally:
         asking.cancel()
     return None
@@ -124,20 +129,11 @@ def _state(execution: Execution, question: Question) -> str:
     return f"{execution.id} {question.number}"
 
 
-def _reply(
-    execution: Execution, questions: Questions, question: Question, text: str | None, why_not: str = NO_ANSWER
-) -> None:
-    if text is None:
-        execution.hear("stream", {"name": "stderr", "text": f"[kernelmcp] {why_not}\n"})
-    questions.reply(question, text)
-
-
-def _text_of(response: ElicitResult) -> str | None:
-    found = (response.content or {}).get("answer") if response.action == "accept" else None
-    return found if isinstance(found, str) else None
+def _why_not(action: str) -> str:
+    return NOT_ACCEPTED.get(action, COULD_NOT_ASK)
 
 
 def _message(execution: Execution, question: Question) -> str:
     """The prompt comes from the guest, and must not look like the client's own words."""
     asks = question.prompt.strip() or "(it shows no prompt)"
-    return f"Code in the sandbox (session {execution.session_id!r}) asks for a line of input:\n\n{asks}"
+    return f"{asking_code(execution.session_id)} asks for a line of input:\n\n{asks}"

@@ -11,6 +11,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
 from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound
+from kernelmcp.files.paths import LOOK
 from kernelmcp.files.regular import Piece
 from kernelmcp.files.volume_files import is_in_volume
 from kernelmcp.files.workspace import Workspace
@@ -62,7 +63,7 @@ class FileResources:
 
         def read(workspace: Workspace | None) -> Piece:
             if workspace is None:
-                raise InvalidArgument(f"there is no file {file.path!r}: the session has no files")
+                raise InvalidArgument(f"there is no file {file.path!r}: the session has no files yet", LOOK)
             return workspace.read(file.path, 0, MAX_FILE_BYTES)
 
         try:

@@ -53,7 +53,10 @@ class NotebookSources:
             try:
                 return (await anyio.to_thread.run_sync(session.transcript.to_json)).encode()
             except OSError as exc:
-                raise StorageFailed(f"the transcript of {session_id!r} cannot be read: {exc.strerror}") from exc
+                raise StorageFailed(
+                    f"the transcript of {session_id!r} cannot be read: {exc.strerror}",
+                    "Try again; the operator should check the disk.",
+                ) from exc
         if not what.startswith("files/"):
             raise InvalidArgument(f"{source!r} is not a notebook", HOW)
         return await self._of_workspace(caller, session_id, what.removeprefix("files/"))

@@ -19,7 +19,7 @@ SHELL = "shell"
 CONTRACT_NAMES = (MAIN_LANGUAGE, "javascript", SHELL)
 INTRODUCTION = """\
 The languages of a session share its folder /workspace and its queue; variables are each language's own."""
-NOT_YET = "not available in this version"
+NOT_YET = "not offered by this server's kernel"
 RESOURCE = "kernelmcp://runtimes"
 _Text = Annotated[str, Field(max_length=1000)]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
@@ -109,7 +109,7 @@ class Runtimes:
             meant = [row.name for row in self._rows if language.lower() in (row.name, *row.magics)]
             quoted = " or ".join(f'"{name}"' for name in meant or self.names)
             raise InvalidArgument(
-                f"language {language!r} is not available in this version of kernelmcp",
+                f"this server has no language {language!r}",
                 f"Use language {quoted}.",
                 argument="language",
             )

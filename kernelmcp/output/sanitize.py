@@ -109,12 +109,17 @@ def for_terminal(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else " " for char in without_colour(clean(text)))
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`1 byte`, `2,000 bytes`: a number and its noun."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def cut_middle(text: str, max_chars: int) -> str:
     """The beginning and the end of a text that is too long, and the length of the omitted middle."""
     if len(text) <= max_chars:
         return text
     half = max_chars // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"
+    return f"{text[:half]}\n[... {counted(len(text) - 2 * half, 'character')} left out ...]\n{text[-half:]}"
 
 
 def as_dict(value: Any) -> dict[str, Any]:

@@ -121,8 +121,9 @@ def _note_on(session: Session, last_used_at: str) -> Note:
     begin = (
         f"This continues your session {session.id}, last used {age_of(last_used_at)} ago in an earlier server process."
     )
+    what = "execution" if len(broken) == 1 else "executions"
     rest = [
-        f"Interrupted with that process: execution {_listed(broken)}; get_execution has the output." if broken else "",
+        f"Interrupted with that process: {what} {_listed(broken)}; get_execution has the output." if broken else "",
         f"In its workspace: {_listed(names)}." if names else "Its workspace is empty.",
         "reset_workspace starts afresh.",
     ]

@@ -370,9 +370,8 @@ class KernelBinding:
                 await self._save_variables()
                 if must_save and self.variables.state == "present":
                     why, self._record.why_lost = self._record.why_lost, []
-                    raise StateNotSaved(
-                        why or ["[sessions] hibernate is false"], is_full=self.variables.saved.has_no_room
-                    )
+                    none = "this server saves no variables ([sessions] hibernate = false)"
+                    raise StateNotSaved(why or [none], is_full=self.variables.saved.has_no_room)
                 may_live_on = self.variables.saved.has_no_room or self._user.is_running
                 if not must_end and self.variables.state == "present" and may_live_on:
                     self._record.why_lost = []

@@ -25,6 +25,7 @@ from kernelmcp.files.listing import size_of
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.files.tree_copy import Copied
 from kernelmcp.kernel.process import Kernel
+from kernelmcp.output.sanitize import counted
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import check_name
 from kernelmcp.sessions.hibernation.automatic import AutomaticCheckpoints
@@ -317,8 +318,8 @@ class Past:
                 raise self._no_room("the disk is full") from exc
             raise InvalidArgument(
                 f"the variables of session {self._record.session_id!r} cannot be saved now: {'; '.join(exc.reasons)}",
-                "End what is named, then try again. If they are lost, run a cell: its result says it, and the session "
-                "goes on without them.",
+                "If something named here still runs, end it and try again. If the variables are lost, run a cell: its "
+                "result says so, and the session goes on without them.",
                 session_id=self._record.session_id,
             ) from exc
         except StateRefused as exc:
@@ -353,7 +354,8 @@ async def _delete(folders: list[Path]) -> None:
 def told_checkpoint(made: Checkpoint, kept: int) -> str:
     """What whoever asked for a checkpoint reads. `kept`: how many the session has."""
     what = "Variables and files" if made.number is not None else "Files (there are no variables)"
-    left_out = f" {made.left_out} files that cannot be read are not in it." if made.left_out else ""
+    unread = counted(made.left_out, "file that cannot be read is", "files that cannot be read are")
+    left_out = f" {unread} not in it." if made.left_out else ""
     missing = f" Not in it: {', '.join(made.missing)}." if made.missing else ""
     return f"{what} are kept as checkpoint {made.name} ({size_of(made.size_bytes)}; {kept} in all).{missing}{left_out}"
 

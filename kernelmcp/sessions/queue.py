@@ -17,7 +17,7 @@ import structlog
 from kernelmcp.cells.log import CellLog
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelDied, ServerError
-from kernelmcp.executions.execution import Execution, Interruption, changed_paths
+from kernelmcp.executions.execution import Execution, Interruption, ask, changed_paths
 from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.kernel.process import PAST_REQUEST, Kernel
@@ -324,7 +324,7 @@ class ExecutionQueue:
             user_expressions=execution.expressions(),
             metadata=limits,
             msg_id=execution.id,
-            on_question=execution.questions.ask if execution.questions is not None else None,
+            on_question=partial(ask, execution, execution.questions) if execution.questions is not None else None,
         )
 
     # -- interrupts ---------------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ class Registry:
         if past is None or isinstance(past, Record):
             raise ExecutionNotFound(
                 f"there is no execution {execution_id!r}",
-                "Ids come from execute_code. A session keeps its newest executions, and its transcript.",
+                "Use an execution_id of an earlier result. Older cells are in kernelmcp://sessions/ID/notebook.",
                 execution_id=execution_id,
             )
         return past
@@ -279,7 +279,7 @@ class Registry:
         idle = [session for session in held if session.is_idle and session.kernel is not None]
         if not idle:
             raise ResourceLimitExceeded(
-                f"{whose} {len(held)} running sessions, all of them busy, and {limit} are allowed",
+                f"{whose} {len(held)} of {limit} running sessions, and all of them are busy",
                 "Wait for one of them (get_sessions lists yours), or end one with destroy_session or stop_session.",
                 limit=limit,
             )

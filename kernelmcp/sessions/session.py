@@ -28,6 +28,7 @@ from kernelmcp.files.locks import LOCK_FILE, Lock
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.notebook.transcript import NOTEBOOK, Transcript
+from kernelmcp.output.sanitize import counted
 from kernelmcp.sessions import background
 from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.life import Event, PublicState, State
@@ -165,7 +166,7 @@ class Session:
         limit = self._settings.config.sessions.max_queued
         if self.queue.waiting >= limit and not is_queued_anyway:
             raise ResourceLimitExceeded(
-                f"{limit} executions are already waiting in session {self.id!r}",
+                f"{counted(limit, 'execution is', 'executions are')} already waiting in session {self.id!r}",
                 "Wait for them (get_execution), cancel_execution, or use another session.",
                 session_id=self.id,
             )

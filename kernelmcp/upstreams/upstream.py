@@ -239,7 +239,7 @@ class Upstream:
                         if last or not again:
                             raise await self._translated(exc, tool) from exc
         except TimeoutError:
-            said = f"{self.name}.{tool} did not answer within {timeout_seconds:g} s"
+            said = f"{self.name}.{tool} did not answer within {timeout_seconds:,.15g} s"
             if not reached:
                 raise UpstreamError("ServerUnavailable", f"{said}: it is not connected yet") from None
             raise UpstreamError("ToolTimeout", f"{said}, and was cancelled") from None

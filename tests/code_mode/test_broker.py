@@ -355,9 +355,19 @@ async def test_a_changed_or_new_tool_of_a_pinned_server_is_asked_about(world: Ma
     assert (await one.call("get_deal")).error is None
     one.upstreams.news = {"get_deal": "changed"}
     assert (await one.error("get_deal"))[0] == "ToolDenied"
-    one.asking("once")
+    one.asking("once", "once")
+    notes: list[str] = []
+    approvals = one.caller.execution.approvals
+    assert approvals is not None
+    approvals.on_change.insert(0, lambda changed: notes.extend(each.note for each in changed.waiting))
     assert (await one.call("get_deal")).error is None
     assert one.use.log[-1].rule == "pin: changed"
+    one.upstreams.news = {"get_deal": "new"}
+    assert (await one.call("get_deal")).error is None
+    assert notes == [
+        "The tool has changed since it was last accepted.",
+        "The tool is new: nobody has accepted it yet.",
+    ]
     one.upstreams.servers["crm"] = one.upstreams.servers["crm"].model_copy(update={"pin": False})
     one.broker.forget()
     assert (await one.call("get_deal")).error is None

@@ -20,7 +20,7 @@ async def shell(one: Model, command: str, **arguments: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_user_is_asked_before_any_of_the_script_runs(model: Modelling, mode: str) -> None:
-    answers = ["no", "once", "this tool for this session"]
+    answers = ["no", "once", "this tool for this session"]  # the last one as it was called once
     async with model(lambda prompt: chose(answers.pop(0)), toml=RULES, mode=mode) as one:
         declined = await shell(one, "touch a b c d; rm a; ls")
         assert (declined["exit_code"], declined["stdout"], NOT_RUN in declined["stderr"]) == (126, "", True)
@@ -33,6 +33,10 @@ async def test_the_user_is_asked_before_any_of_the_script_runs(model: Modelling,
         assert len(one.prompts) == 3
         first, *said = one.prompts[0].splitlines()
         assert first == "Code in the sandbox (session 's') wants to run a bash script that your settings ask about."
+        assert said[:2] == [
+            'The reason: "rm *".',
+            "An answer for this execution or session covers all scripts with this reason.",
+        ]
         assert '|   "rm a"' in said
         assert "| touch a b c d; rm a; ls" in said
         await one.call("reset_workspace", session_id="s", scope="variables")

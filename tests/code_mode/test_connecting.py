@@ -111,7 +111,8 @@ async def test_a_login_is_asked_for_in_the_client_and_again_when_it_has_ended(
         [asked] = one.asked
         assert urlsplit(asked.url).hostname == "127.0.0.1"
         assert asked.message == (
-            "Log in to your MCP server 'guarded' in the browser. Code in the sandbox (session 's') wants to use it."
+            "Log in to your MCP server 'guarded' in the browser. "
+            "Code in the sandbox (session 's') wants to use this server."
         )
         assert [line["decision"] for line in audited(server_env) if line.get("tool") == "connect"] == ["ask"]
         assert await one.until("from servers.guarded import echo, forget_all\necho(value=7)", "{'result': 7}")
@@ -141,7 +142,8 @@ async def test_who_declines_is_asked_once_in_a_cell(
         )
         assert "(['ServerUnavailable', 'ToolDenied'], 8)" in await one.run(loop)
         assert len(one.asked) == 1
-        assert "ToolDenied" in await one.run("connect()")  # another cell may ask again
+        again = await one.run("connect()")  # another cell may ask again
+        assert "ToolDenied: the user did not do what guarded needs in the browser; do not ask again unless" in again
         assert len(one.asked) == 2
 
 

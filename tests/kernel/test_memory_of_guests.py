@@ -41,7 +41,7 @@ def test_guests_of_several_languages_share_the_memory_of_the_flavor(kernel: Kern
     before = held_mb(kernel)
     assert kernel.run(PYTHON).result == "420"
     ran = kernel.run(JAVASCRIPT)
-    assert "the guests of this session together" in ran.error
+    assert "the languages of this session together" in ran.error
     assert ran.state_lost
     assert held_mb(kernel) - before < MEMORY_MB + UNCOUNTED_MB
     assert kernel.run("len(held) >> 20").result == "420", "the one that grew is ended, and no other"

@@ -101,7 +101,9 @@ WHY_NOT = {
     "%pip install -c c.txt x": "InvalidRequirement: pip install -c is not available here: write the versions into",
     "%pip install x -i https://a.b": "InvalidRequirement: pip install -i is not available here: the server's setting",
     "%pip install --target=/tmp x": "InvalidRequirement: pip install --target is not available here: each session has",
-    "%pip install --no-binary :all: x": "InvalidRequirement: pip install --no-binary is not available here: packages",
+    "%pip install --no-binary :all: x": (
+        "InvalidRequirement: pip install --no-binary is not available here: %pip install NAME takes a wheel"
+    ),
     "%pip install --dry-run x": "InvalidRequirement: pip install --dry-run is not available here: the sandbox has",
     "open('r', 'w').write('-r s')\nopen('s', 'w').write('-r r')\n%pip install -r r": (
         "InvalidRequirement: r names itself: r -> s -> r"
@@ -109,7 +111,7 @@ WHY_NOT = {
     "%pip install 'x": "InvalidRequirement: install 'x: No closing quotation",
     "%pip uninstall -y one": "PackageError: pip uninstall is not available: an installed package stays as long",
     "%pip download one": "PackageError: pip download is not available: %pip install NAME finds, fetches and checks",
-    "%pip wheel .": "PackageError: pip wheel is not available: packages of source code are not built here",
+    "%pip wheel .": "PackageError: pip wheel is not available: %pip install NAME takes a wheel, or builds a source in",
     "%pip index versions one": "PackageError: pip index is not available: %pip install NAME==0 lists the versions",
     "!uv add one": "PackageError: uv add is not available: there are no projects",
 }  # fmt: skip

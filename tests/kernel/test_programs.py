@@ -484,10 +484,10 @@ def test_a_malformed_answer_of_the_shell_is_an_error_of_the_command(kernel: Kern
 
 SENTENCES = {
     "%%ruby\nputs 1": "UsageError: the sandbox has no such program: cells are Python, or begin with %%bash",
-    "%%bash\nls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
-    "!ls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
-    "x = !ls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
-    "%ls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
+    "%%bash\nls": "UsageError: the sandbox cannot start processes, and there is no shell here",
+    "!ls": "UsageError: the sandbox cannot start processes, and there is no shell here",
+    "x = !ls": "UsageError: the sandbox cannot start processes, and there is no shell here",
+    "%ls": "UsageError: the sandbox cannot start processes, and there is no shell here",
     "import subprocess; subprocess.run(['ls'])": "OSError: the sandbox cannot start processes: use Python instead",
     "import os; os.system('ls')": "OSError: the sandbox cannot start processes: use Python instead",
     "import os; os.popen('ls')": "OSError: the sandbox cannot start processes: use Python instead",

@@ -52,7 +52,7 @@ SHOWN = {
         ["Cell 1", "decoder.py 361"],
         "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
     ),
-    "process": ("os.fork()", ["Cell 1"], "OSError: the sandbox cannot start processes: use Python instead"),
+    "process": ("os.fork()", ["Cell 1"], "OSError: the sandbox cannot start processes: subprocess.run and !cmd run"),
     "no source": ("exec('1 / 0')", ["Cell 1", "<string> 1"], "ZeroDivisionError: division by zero"),
     "asyncio": (
         "async def f():\n    1 / 0\nasyncio.run(f())",

@@ -452,8 +452,10 @@ async def test_a_question_that_nobody_could_read_takes_no_answer(desk: Desk) -> 
 
 
 async def test_whether_a_tool_may_be_called_is_said_by_a_click_only(desk: Desk) -> None:
-    choices = ["once", "this tool for this execution", "this tool for this session", "no"]
-    asked = {"execution_id": "e/1", "session_id": "alpha", "prompt": "Call crm?", "password": False, "choices": choices}
+    choices = ["once", "for this execution", "for this session", "no"]
+    generated = "0123456789abcdef" * 3
+    asked = {"execution_id": "e/1", "session_id": generated, "prompt": "Call crm?", "password": False}
+    asked["choices"] = choices
     answers: list[Any] = []
 
     async def answered(route: Any) -> None:
@@ -469,6 +471,7 @@ async def test_whether_a_tool_may_be_called_is_said_by_a_click_only(desk: Desk) 
         assert (await desk.call("alpha", "cancel_execution"))["cancelled"]
         await running
         dialog = desk.page.locator(ASKED).filter(has_text="Call crm?")
+        await dialog.get_by_text("Code of session …cdef asks", exact=True).wait_for()
         once = dialog.get_by_role("button", name="once", exact=True)
         await dialog.locator("button:enabled:text-is('once')").wait_for()
         assert await dialog.locator("input").count() == 0

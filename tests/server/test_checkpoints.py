@@ -940,7 +940,7 @@ async def test_a_fork_that_needs_the_place_of_its_origin_does_not_cost_its_varia
         assert (await run(client, "x", session_id="s"))["result"] == "1"
     async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="1", SESSIONS__HIBERNATE="false") as client:
         await run(client, "x = 2", session_id="t")
-        assert "hibernate is false" in await refused(client, "create_session", from_session="t", session_id="u")
+        assert "hibernate = false" in await refused(client, "create_session", from_session="t", session_id="u")
         assert (await run(client, "x", session_id="t"))["result"] == "2"
     async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="2") as client:
         await run(client, "y = 1", session_id="s")  # idle for longer

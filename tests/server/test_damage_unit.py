@@ -9,7 +9,7 @@ import pytest
 
 from kernelmcp.errors import SessionDamaged, StorageFailed
 from kernelmcp.files.locks import lock_session
-from kernelmcp.sessions.storage.record import Record, now, read_record
+from kernelmcp.sessions.storage.record import RECORD_FILES, Record, now, read_record
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +43,15 @@ def test_too_few_descriptors_are_no_damage(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert read_record(tmp_path / "s") == whole
+
+
+def test_a_damaged_record_is_named_as_its_owner_knows_it(tmp_path: Path) -> None:
+    directory = tmp_path / f"{'0' * 16}~s"
+    record(directory)
+    for name in RECORD_FILES:
+        (directory / name).write_text("{")
+    with pytest.raises(SessionDamaged, match=r"the record of session 's' is damaged"):
+        read_record(directory)
 
 
 def test_a_lock_that_is_a_directory_is_said(tmp_path: Path) -> None:

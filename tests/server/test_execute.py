@@ -139,8 +139,28 @@ async def test_cancel_execution_interrupts_and_keeps_the_variables(connect: Conn
         result = await client.call_tool("get_execution", {"execution_id": running["execution_id"]})
         assert (result.structured_content["exit_code"], result.is_error) == (130, True)
         assert (await finish(client, await run(client, "x")))["result"] == "7"
-        nothing = (await client.call_tool("cancel_execution", {})).structured_content
-        assert (nothing["cancelled"], nothing["execution_id"]) == (False, None)
+        nothing = await client.call_tool("cancel_execution", {})
+        assert (nothing.structured_content["cancelled"], nothing.structured_content["execution_id"]) == (False, None)
+        assert nothing.content[0].text == "Nothing was running."
+
+
+async def test_a_cancel_that_comes_late_says_what_had_happened(connect: Connect) -> None:
+    async with connect(SESSIONS__INLINE_WAIT_SECONDS="0.2", KERNELS__INTERRUPT_GRACE_SECONDS="2") as client:
+        ended = await finish(client, await run(client, "'ended'"))
+        stubborn = "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass"
+        running = await run(client, stubborn)
+        late = await client.call_tool("cancel_execution", {"execution_id": ended["execution_id"]})
+        assert late.content[0].text == "It had ended already, with status 'ok'."
+        told = list[str]()
+
+        async def cancel() -> None:
+            found = await client.call_tool("cancel_execution", {"execution_id": running["execution_id"]})
+            told.append(found.content[0].text)
+
+        async with anyio.create_task_group() as both:
+            both.start_soon(cancel)
+            both.start_soon(cancel)
+        assert sorted(told) == ["Cancelled.", "It was being interrupted already; get_execution has its end."]
 
 
 async def test_a_waiting_execution_is_cancelled_without_touching_the_running_one(connect: Connect) -> None:

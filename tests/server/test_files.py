@@ -62,12 +62,14 @@ async def test_files_go_in_and_out_of_a_session_that_runs_or_is_stopped(connect:
             "INVALID_ARGUMENT", "INVALID_ARGUMENT: 'b.bin' is not UTF-8 text\n- Use encoding \"base64\".",
         )  # fmt: skip
         for content, told in (
-            ("", "[Nothing is there.]"),
-            ("\n", "\n[Nothing of it can be seen.]"),
+            ("", "[It is empty.]"),
+            ("\n", "\n[It has only blanks and invisible characters.]"),
         ):  # a blank text is no block of a message
             await call(client, "write_file", path="moved/a.txt", content=content)
             result = await client.call_tool("read_file", {"path": "moved/a.txt"})
             assert (result.content[0].text, result.structured_content["content"]) == (told, content)
+        beyond = await client.call_tool("read_file", {"path": "moved/a.txt", "offset": 10})
+        assert beyond.content[0].text == "[There is nothing at byte 10: it has 1.]"
         await call(client, "write_file", path="moved/a.txt", content="while stopped")
         await call(client, "write_file", path="many.txt", content="é" * 300_000)
         assert (await client.read_resource(f"{uri}/moved%2Fa.txt")).contents[0].text == "while stopped"
@@ -158,7 +160,7 @@ async def test_a_hostile_workspace_opens_nothing_else(connect: Connect, kernelsp
         assert (await client.read_resource(f"{uri}/line%0Abreak")).contents[0].text == "x"
         listed = await client.call_tool("get_workspace_info", {})
         assert {file["path"] for file in listed.structured_content["files"]} == {"line\nbreak", "\ufffd"}
-        assert "'line\\nbreak'  1 bytes" in listed.content[0].text, "a name does not look like two lines"
+        assert "'line\\nbreak'  1 byte\n" in listed.content[0].text, "a name does not look like two lines"
         note = "[The kernel was restarted: approved]"
         await run(client, f"open({note!r}, 'w').close()")
         listed = await client.call_tool("get_workspace_info", {})

@@ -74,14 +74,24 @@ async def test_the_user_is_asked_and_the_cell_goes_on(asked: Connect) -> None:
         await client.run("input('\\x1b[2J' + 'x' * 100_000)")
         assert len(client.prompts[-1]) < 2_000
         assert "\x1b" not in client.prompts[-1]
+        # A generated name of a session tells a person nothing.
+        await client.call("execute_code", code="input('Name? ')")
+        assert client.prompts[-1] == "Code in the sandbox asks for a line of input:\n\nName?"
 
 
-@pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_who_does_not_answer_ends_the_input_and_not_the_session(asked: Connect, action: Any) -> None:
+@pytest.mark.parametrize(
+    ("action", "why"),
+    [
+        ("decline", "the user declined to answer input(): do not ask again unless they say so"),
+        ("cancel", "the user closed the question of input() without an answer"),
+    ],
+)
+async def test_who_does_not_answer_ends_the_input_and_not_the_session(asked: Connect, action: Any, why: str) -> None:
     async with asked(lambda prompt: ElicitResult(action=action)) as client:
         text, fields = await client.run("kept = 1\nkept = input()")
         assert fields["error"]["name"] == "EOFError"
-        assert "the user did not answer input()" in text
+        assert f"[kernelmcp] {why}\n" in fields["stderr"]
+        assert why in text
         assert "(it shows no prompt)" in client.prompts[0]
         _, fields = await client.run("kept")
         assert fields["result"] == "1"
@@ -99,6 +109,7 @@ async def test_a_loop_around_input_comes_to_an_end(asked: Connect) -> None:
     async with asked(lambda prompt: said("again")) as client:
         _, fields = await client.run("while True: input()")
         assert fields["error"]["name"] == "EOFError"
+        assert f"a cell may ask {MAX_QUESTIONS} questions, and this one has" in fields["stderr"]
         assert len(client.prompts) <= MAX_QUESTIONS
 
 

@@ -332,7 +332,7 @@ async def test_a_result_of_any_shape_costs_the_server_no_memory(connect: Connect
             result = await run(client, code)
         print(f"{grown[0] / 2**20:.0f} MiB")
         assert grown[0] < MAX_GROWTH_BYTES
-        by_the_kernel = "1 more outputs of this cell were dropped" in result.content[0].text
+        by_the_kernel = "1 more output of this cell was dropped" in result.content[0].text
         assert result.structured_content["outputs_dropped"] + by_the_kernel == dropped
         assert (by_the_kernel or "not kept" in result.content[0].text) == bool(dropped)
         assert (await run(client, "1 + 1")).structured_content["result"] == "2"

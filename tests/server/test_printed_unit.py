@@ -11,6 +11,8 @@ import pytest
 import kernelmcp
 from kernelmcp.executions.execution import GONE, GONE_WITH_FILES
 from kernelmcp.mcp_server.results.links import file_type
+from kernelmcp.mcp_server.results.missing_files import NO_FOLDER, NO_FOLDER_ELSEWHERE
+from kernelmcp.mcp_server.results.notes import LOST_EARLIER
 from kernelmcp.mcp_server.results.printed import printed, shown
 
 PACKAGE = Path(kernelmcp.__file__).parent
@@ -23,24 +25,51 @@ SOURCES = [
 OF_THE_TEXT = ("[...", "[stderr]")
 
 
+# What a note can begin with that begins with a value.
+VALUES = {
+    "told": [LOST_EARLIER, "The kernel was restarted before this cell."],
+    "which": ["The process of tally", "The kernel"],
+    "why": ["time limit passed", "cancel came"],
+    "_why_interrupted(execution)": ["was cancelled and interrupted"],
+    "waits": ["is waiting for its turn"],
+    "counted(count, 'picture')": ["1 picture:", "1,000 pictures:"],
+    "count": ["1,000 objects were displayed, and"],
+    "lost": [
+        "1 form of displayed objects was", "3 forms of displayed objects were", "1 more displayed object was",
+        "12 more displayed objects were",
+    ],
+    "execution.gone": [GONE, GONE_WITH_FILES, "All definitions of earlier tally cells are gone"],
+    "call": ["restore_session(name='a')"],
+    "view.about_missing": [
+        NO_FOLDER, NO_FOLDER_ELSEWHERE, "Code sees /a as /volumes/a.", "Code sees no files of",
+        "Did you mean /volumes/x/a, in", "/volumes/x has: a", "/volumes/x has no files.",
+    ],
+    "' '.join(filter(None, sentences))": ["This continues your session"],
+}  # fmt: skip
+
+
 def beginnings() -> list[str]:
-    """Of all notes in the sources: what stands before their first value."""
+    """Of all notes in the sources, with a value where they begin with one."""
     found: list[str] = []
     for file in SOURCES:
         for node in ast.walk(ast.parse(file.read_text())):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-            first = parts[0] if parts else None
-            text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
-            if re.match(r"\[(?!printed)[A-Za-z]+[ :\]]", text.lstrip()):
-                found.append(text.lstrip())
+            first, second = (*parts, None, None)[:2]
+            text = first.value.lstrip() if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+            if text in ("[", "[The ") and isinstance(second, ast.FormattedValue):
+                found += [text + value for value in values(second.value)]
+            elif text != "[The " and re.match(r"\[(?!printed)[A-Za-z]+[ :\]]", text):
+                found.append(text)
     return found
 
 
+def values(node: ast.expr) -> list[str]:
+    return VALUES[ast.unparse(node)]
+
+
 def test_every_note_begins_as_nothing_that_is_printed_does() -> None:
-    notes = [text for text in beginnings() if not text.startswith(OF_THE_TEXT) and text != "[The "]
-    assert len(notes) > 15
-    notes += [f"[{GONE}]", f"[{GONE_WITH_FILES}]", "[The process of tally was restarted", "[The time limit passed as"]
-    notes += ["[1,000 objects were displayed, and", "[3 forms of displayed objects", "[12 more displayed objects were"]
+    notes = [text for text in beginnings() if not text.startswith(OF_THE_TEXT)]
+    assert len(notes) > 30
     assert [text for text in notes if printed(text) == text] == []
 
 

@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from kernelmcp.executions.questions import Questions
+from kernelmcp.executions import questions as asked
+from kernelmcp.executions.questions import NotAsked, Questions, asking_code
+from kernelmcp.sessions.caller import mint_handle
 
 from .support import DEADLINE
 
@@ -41,3 +43,21 @@ async def test_an_answer_in_the_moment_of_an_interrupt_is_dropped() -> None:
     await asyncio.wait([task])
     assert task.cancelled()
     assert questions.open is None
+
+
+async def test_a_person_who_stays_away_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asked, "MAX_SECONDS", 0.0)
+    questions = Questions()
+    with pytest.raises(NotAsked, match=r"the user did not answer input\(\) within 0 minutes"):
+        await questions.ask("anyone?", is_password=False)
+    assert questions.open is None
+
+
+@pytest.mark.parametrize("generated", [mint_handle(), mint_handle("0" * 8), f"server-1.{'0a' * 19}"])
+def test_a_generated_name_is_not_shown_to_a_person(generated: str) -> None:
+    assert asking_code(generated) == "Code in the sandbox"
+
+
+@pytest.mark.parametrize("chosen", ["alpha", "0a" * 20, "server-1.alpha", f"x{mint_handle()}"])
+def test_a_name_that_somebody_chose_is_shown(chosen: str) -> None:
+    assert asking_code(chosen) == f"Code in the sandbox (session {chosen!r})"

@@ -106,7 +106,7 @@ async def test_a_long_one_goes_on_and_nothing_comes_between(connect: Connect) ->
         many = notebook(wait, *[f"n = {number}" for number in range(20)])
         await call(client, "write_file", session_id="s", path="n.ipynb", content=many)
         text, fields = await call(client, "create_session", session_id="s", from_notebook="n.ipynb")
-        assert "0 of 21 code cells have run, the others are on their way" in text
+        assert "0 of 21 code cells have run: wait for the rest with get_execution" in text
         assert fields["replay"]["execution_id"] in text
         text, _ = await call(client, "execute_code", session_id="s", code="n")
         assert "RESOURCE_LIMIT_EXCEEDED" in text
@@ -131,7 +131,7 @@ async def test_the_command(connect: Connect, server_env: dict[str, str], tmp_pat
     done = await to_thread.run_sync(replay, server_env, str(file))
     assert done.returncode == 0, done.stderr
     assert "[2/3] print('shown') ...\nshown\n22\n" in done.stdout
-    assert "all 3 code cells ran. Session 'my-notes-1' keeps their files and variables." in done.stderr
+    assert "3 code cells ran. Session 'my-notes-1' keeps their files and variables." in done.stderr
     file.write_text(notebook(r"print('\x1b]52;c;b3du\x07\x1b[2Jshown\x9b8m\u202e\r\nline')"))
     done = await to_thread.run_sync(replay, server_env, str(file))
     assert (done.returncode, "shown" in done.stdout) == (0, True)

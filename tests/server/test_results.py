@@ -292,7 +292,7 @@ async def test_a_path_of_this_machine_is_told_as_code_sees_it(connect: Connect, 
     volume = {"VOLUMES__DEFAULT_VOLUME": str(tmp_path / "shared")}
     async with connect(client_info=named("claude-code"), **AUTO, **volume) as client:
         (execute_code,) = [tool for tool in (await client.list_tools()).tools if tool.name == "execute_code"]
-        assert "The user's folders are /volumes/shared: code reads and writes them there." in execute_code.description
+        assert "Code finds the user's folders at /volumes/shared." in execute_code.description
         result = await execute(client, f"open('{tmp_path}/shared/sales.csv')")
         assert f"[Code sees {tmp_path}/shared as /volumes/shared.]" in words(result)
         assert "[Code sees" not in words(await execute(client, "open('/elsewhere/sales.csv')"))

@@ -45,7 +45,7 @@ async def until_state(client: Client, state: str) -> None:
             "'package_name' must be text; 'package_name' must",
         ),
         ("execute_code", {"code": "1", "timeout": -1}, "INVALID_ARGUMENT", "must be greater than 0\n"),
-        ("execute_code", {"code": "1", "language": "ruby"}, "INVALID_ARGUMENT", "not available in this version"),
+        ("execute_code", {"code": "1", "language": "ruby"}, "INVALID_ARGUMENT", "this server has no language 'ruby'"),
         ("execute_code", {"code": "1", "session_id": "../x"}, "INVALID_ARGUMENT", "is not a session id"),
         ("execute_code", {"code": "1", "session_id": ".."}, "INVALID_ARGUMENT", "is not a session id"),
         ("execute_code", {"code": "1", "session_id": "x" * 10_000}, "INVALID_ARGUMENT", f"{'x' * 100}'... is not"),
@@ -123,7 +123,11 @@ async def test_the_server_and_its_tools_have_icons_that_load_nothing(connect: Co
 async def test_a_session_is_created_once_and_described(connect: Connect) -> None:
     async with connect() as client:
         first = await call(client, "create_session", session_id="work", flavor="small")
-        again = await call(client, "create_session", session_id="work")
+        result = await client.call_tool("create_session", {"session_id": "work", "flavor": "large"})
+        again = result.structured_content
+        assert (
+            result.content[0].text == "Session work existed already: its language stays python, and its flavor small."
+        )
         assert (first["created"], first["flavor"], again["created"]) == (True, "small", False)
         await call(client, "execute_code", code="open('f', 'w').write('12345')", session_id="work")
         [info] = (await call(client, "get_sessions", session_id="work"))["sessions"]

@@ -157,7 +157,10 @@ def test_a_package_of_an_index_is_shown_and_asked_for(server_env: dict[str, str]
             helper,
             "  pandsa 1.0: from the package index, N kB",
             "sourced is not in Pyodide's distribution.",
-            "  sourced 1.0: from the package index, N kB, built from its source; its dependencies are known then",
+            (
+                "  sourced 1.0: from the package index, N kB, built from its source; its dependencies are known only "
+                "after that"
+            ),
             NOBODY,
         ]
         assert list((tmp_path / "setup-home" / "packages" / "wheels").rglob("*.whl")) == []

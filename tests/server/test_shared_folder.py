@@ -84,6 +84,9 @@ async def test_a_volume_that_is_read_only_stays_so_and_nothing_leads_out_of_one(
             refused = await call(client, "read_file", path=path)
             assert refused.is_error, path
             assert "secret" not in text_of(refused).replace(path, "")
+        said = text_of(await call(client, "read_file", path="/volumes/data/link"))
+        assert said.endswith("- List it with code: os.listdir('/volumes/data').")
+        assert "- The volume is /volumes/data." in text_of(refused)
     assert (data / "a.txt").read_text() == "kept"
 
 

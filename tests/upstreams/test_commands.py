@@ -64,7 +64,7 @@ def test_try_shows_what_becomes_of_calls(run, tmp_path: Path) -> None:
 def test_try_says_what_is_not_as_it_was_accepted_and_accepts_it(run, tmp_path: Path) -> None:
     write(tmp_path, on_stdio("crm", "crm_server.py", more="pin = true"))
     assert "accept" not in run("try", "crm").stdout, "nothing was accepted yet: the first contact does"
-    assert run("try", "crm", "--accept").stdout.endswith("Accepted: 60 tools as they are now.\n")
+    assert run("try", "crm", "--accept").stdout.endswith("Accepted the present form of 60 tools.\n")
     pins = tmp_path / "home" / "upstreams" / "pins" / "crm.json"
     accepted = json.loads(pins.read_text())
     pins.write_text(json.dumps({**accepted, "get_deal": "other"}))

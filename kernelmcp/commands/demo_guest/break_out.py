@@ -15,7 +15,7 @@ def attempt(what: str, go: Callable[[], object]) -> None:
         found = go()
     except Exception as exc:
         said = (getattr(exc, "strerror", None) or str(exc)).splitlines() or [""]
-        print(f"refused  {what:<20}  {type(exc).__name__ if '[object' in said[0] else said[0][:60]}")
+        print(f"refused  {what:<20}  {type(exc).__name__ if '[object' in said[0] else said[0][:200]}")
     else:
         print(f"GOT OUT  {what:<20}  {found!r}"[:200])
 

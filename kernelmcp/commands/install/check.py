@@ -16,6 +16,7 @@ from kernelmcp.commands.install.entry import NAME, Entry, command_of, folder_of,
 from kernelmcp.commands.terminal import plain
 from kernelmcp.config.client_files import NESTED_VARIABLE
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.output.sanitize import counted
 
 START_SECONDS = 60.0
 # The tried server starts no kernels and none of the user's other MCP servers.
@@ -99,4 +100,4 @@ async def _trial(command: list[str], variables: dict[str, str]) -> str:
             lines = log.read().splitlines() or ["it said nothing"]
             reason = next((line for line in lines if line.startswith(f"{NAME}: ")), lines[-1])
             return f"does not start: {plain(reason.removeprefix(f'{NAME}: '))}"
-    return f"works: starts and lists {len(tools)} tools"
+    return f"works: starts and lists {counted(len(tools), 'tool')}"

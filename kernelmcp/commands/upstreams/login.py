@@ -15,6 +15,7 @@ from kernelmcp.commands.upstreams.connecting import open_connecting, server_name
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.output.sanitize import counted
 from kernelmcp.upstreams.logins.browser_login import LoginFailed, Take, log_in
 
 
@@ -51,7 +52,7 @@ async def _login(settings: Settings, name: str, server: UpstreamSettings, open_b
         except LoginFailed as exc:
             return fail(f"{name}: the login failed: {plain(str(exc))}")
     said = f"Logged in to {name}" if was_shown else f"{name} requires no login"
-    sys.stdout.write(f"{said}: {tools} tools.\n")
+    sys.stdout.write(f"{said}: {counted(tools, 'tool')}.\n")
     return 0
 
 

@@ -12,6 +12,7 @@ from kernelmcp.commands.upstreams.connecting import open_connecting, server_name
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.errors import cause
+from kernelmcp.output.sanitize import counted
 from kernelmcp.upstreams.catalogue import Catalogue
 from kernelmcp.upstreams.catalogue_store import FOLDER, CatalogueStore
 from kernelmcp.upstreams.connect import in_words
@@ -60,7 +61,7 @@ def _pinned(store: CatalogueStore, name: str, catalogue: Catalogue, *, accept: b
     )
     if accept:
         store.keep_pins(name, now)
-        return f"{said}Accepted: {len(now)} tools as they are now.\n"
+        return f"{said}Accepted the present form of {counted(len(now), 'tool')}.\n"
     return f"{said}`kernelmcp upstreams try {name} --accept` accepts them.\n" if said else ""
 
 
@@ -72,4 +73,6 @@ def _shown(settings: Settings, server: UpstreamSettings, catalogue: Catalogue, s
         answer = {"allow": "allowed", "ask": "asked about", "deny": "denied"}[verdict.decision]
         rows.append((tool.name, answer, verdict.rule, ", ".join(says) or "-"))
     about = plain(f"{catalogue.title or catalogue.server} {catalogue.version}").strip()
-    return f"{about}: {len(rows)} tools, connected in {seconds:.1f} s\n{columns([HEAD, *rows]) if rows else ''}"
+    return (
+        f"{about}: {counted(len(rows), 'tool')}, connected in {seconds:.1f} s\n{columns([HEAD, *rows]) if rows else ''}"
+    )

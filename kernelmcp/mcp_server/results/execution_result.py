@@ -30,7 +30,7 @@ from kernelmcp.mcp_server.results.readable import is_empty, readable, says_all
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
 from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
-from kernelmcp.output.sanitize import cut_middle, joined
+from kernelmcp.output.sanitize import counted, cut_middle, joined
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.for_results import Pictures, pictures_of
 
@@ -187,14 +187,18 @@ def _with_picture_notes(execution: Execution, draft: _Draft, pictures: Pictures)
         notes.append(f"[A picture of {width:,} x {height:,} pixels was made smaller; as it was: {where}]")
     if missing := pictures.left_out:
         count = len(missing) + len(pictures.shown)
-        here = f"{len(pictures.shown):,} are here" if pictures.shown else "none fits into this result"
+        here = (
+            f"{len(pictures.shown):,} {'is' if len(pictures.shown) == 1 else 'are'} here"
+            if pictures.shown
+            else "none fits into this result"
+        )
         if len(missing) <= MAX_LINKS:
             where = ", ".join(uri(execution, f"outputs/{number}") for number in missing)
             rest = f"the others: read_file of {where}"
         else:
             where = uri(execution, "outputs/N")
             rest = f'the others: read_file("{where}"), N from {min(missing)} to {max(missing)}'
-        notes.append(f"[{count:,} pictures: {here}; {rest}]")
+        notes.append(f"[{counted(count, 'picture')}: {here}; {rest}]")
     if len(missing) <= MAX_LINKS and (count := len(draft.rich)) > len(draft.structured["outputs"]):
         where = uri(execution, "outputs/N")
         notes.append(
@@ -224,12 +228,11 @@ def _text(
     if execution.call is not None and structured["success"]:
         parts.append("return_value: " + printed(cut_value(execution.return_value, budget // 2)))
     if structured["outputs_dropped"]:
-        parts.append(f"[{structured['outputs_dropped']:,} more displayed objects were not kept]")
-    if execution.outputs.dropped_types:
-        parts.append(
-            f"[{execution.outputs.dropped_types:,} forms of displayed objects were not kept: their names are not MIME "
-            "types, or there were too many]"
-        )
+        lost = counted(structured["outputs_dropped"], "more displayed object was", "more displayed objects were")
+        parts.append(f"[{lost} not kept]")
+    if types := execution.outputs.dropped_types:
+        lost = counted(types, "form of displayed objects was", "forms of displayed objects were")
+        parts.append(f"[{lost} not kept: the name is not a MIME type, or there were too many]")
     if (error := structured["error"]) and "error_code" in error:
         parts.append(cut_middle(installs.server_error(execution).to_text(), budget))
     elif error:

@@ -15,13 +15,13 @@ COMMAND = "%pip install "
 _ERRORS: dict[str, tuple[type[ServerError], str]] = {
     "InvalidRequirement": (InvalidArgument, 'Write a name and, if need be, versions, as in "pydantic>=2".'),
     "PackageNotFound": (PackageNotFound, "Check the spelling and the version, or use another package."),
-    "PackageNotSupported": (PackageNotFound, "Use a package in pure Python, or do without."),
+    "PackageNotSupported": (PackageNotFound, "Use another package, or do without."),
     "PackagesDisabled": (PackageRefused, "Do without the package."),
     "PackageDenied": (PackageRefused, "Use a package that the server allows, or do without."),
     "PackageConflict": (PackageFailed, "Ask for other versions, or install it in a session of its own."),
     "PackageTooLarge": (PackageFailed, "Use a smaller package."),
     "PackageInvalid": (PackageFailed, "Ask for another version."),
-    "PackageUnreachable": (PackageFailed, "Do without it for now, or use a package in pure Python."),
+    "PackageUnreachable": (PackageFailed, "Do without it for now, or try again later."),
     "PackageCacheError": (PackageFailed, "The server's operator must free space or repair its package cache."),
 }
 

@@ -6,6 +6,7 @@ from kernelmcp.files.workspace import MAX_CHANGED
 from kernelmcp.mcp_server.results import tool_call_fields
 from kernelmcp.mcp_server.results.printed import shown
 from kernelmcp.mcp_server.results.view import Cursor, View
+from kernelmcp.output.sanitize import counted
 from kernelmcp.sessions.default_session import age_of
 
 # Changed files that the text names.
@@ -45,7 +46,9 @@ def notes(view: View) -> list[str]:
         found.append(f"[The cell {_why_interrupted(execution)}. All variables are kept.]")
     asked, got = execution.asked_timeout_seconds, execution.timeout_seconds
     if asked is not None and asked > got:
-        found.append(f"[The server allows no more than {got:g} s for a cell, so the timeout of {asked:g} s was cut.]")
+        found.append(
+            f"[The server allows no more than {got:,.15g} s for a cell, so the timeout of {asked:,.15g} s was cut.]"
+        )
     if execution.error and execution.error.name == "MemoryError" and not execution.state_lost:
         found.append(
             "[All variables are kept. No session can hold an object that large: process the data in parts.]"
@@ -131,7 +134,7 @@ def _file_notes(view: View) -> list[str]:
     names: list[str] = []
     room = MAX_FILE_NAMES_CHARS
     for file in changed[:MAX_NAMED_FILES]:
-        size = "1 byte" if file.size == 1 else f"{file.size:,} bytes"
+        size = counted(file.size, "byte")
         place = view.host.volume_path(file.path) if view.host else None
         named = (
             f"{shown(file.path)} ({size}, on this machine {shown(place)})" if place else f"{shown(file.path)} ({size})"

@@ -1,7 +1,7 @@
 """The outcome of a notebook that was run in a session, for the model that requested it."""
 
 from kernelmcp.mcp_server.schemas import ReplayInfo
-from kernelmcp.output.sanitize import cut_middle
+from kernelmcp.output.sanitize import counted, cut_middle
 from kernelmcp.sessions.replay import Replay
 
 MAX_ERROR_CHARS = 1_000
@@ -21,6 +21,5 @@ def replayed(replay: Replay) -> tuple[ReplayInfo, str]:
         said = f"\n{cut_middle(f'{error.name}: {error.value}', MAX_ERROR_CHARS)}" if error else ""
         return info, f"Code cell {ended + 1:,} of {count:,} ended with {failed.status!r}{after}. See {get}.{said}"
     if ended < count:
-        return info, f"{ended:,} of {count:,} code cells have run, the others are on their way: wait with {get}."
-    cells = "one code cell" if count == 1 else f"{count:,} code cells"
-    return info, f"Its notebook ran: {cells}, with the results in the transcript."
+        return info, f"{ended:,} of {count:,} code cells have run: wait for the rest with {get}."
+    return info, f"Its notebook ran: {counted(count, 'code cell')}, with the results in the transcript."

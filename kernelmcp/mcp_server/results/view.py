@@ -10,6 +10,7 @@ from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.links import uri
 from kernelmcp.mcp_server.results.truncation import cut_spool, cut_text
 from kernelmcp.mcp_server.schemas import Truncation
+from kernelmcp.output.sanitize import counted
 
 # Bytes of a stream to search for progress lines or new text; of longer ones only the ends are read.
 MAX_READ_BYTES = 1 << 20
@@ -91,7 +92,7 @@ class View:
         """The end of the output of earlier cells' tasks since then, in a small share of the budget."""
         text = without_overwritten(self.execution.background or "").rstrip("\n")
         if (over := len(text) - budget // BACKGROUND_SHARE) > 0:
-            text = f"[... {over:,} characters left out ...]\n{text[over:]}"
+            text = f"[... {counted(over, 'character')} left out ...]\n{text[over:]}"
         return text or None
 
     def displays(self) -> list[tuple[int, Display]]:

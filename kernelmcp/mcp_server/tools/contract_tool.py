@@ -37,7 +37,7 @@ PROBLEMS = {
     "dict_type": "must be an object",
     "list_type": "must be a list",
     "literal_error": "must be {expected}",
-    "greater_than": "must be greater than {gt:g}",
+    "greater_than": "must be greater than {gt:,.15g}",
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",

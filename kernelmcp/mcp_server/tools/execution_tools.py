@@ -287,7 +287,7 @@ class ExecutionTools:
             # One that is over may be of a session that is not open.
             if execution.is_elsewhere:
                 raise SessionInUse(
-                    f"execution {execution_id!r} runs in another server, which ends or did not get this call",
+                    f"execution {execution_id!r} runs in another server, which ends or did not receive this call",
                     "Call again, or wait for it with get_execution.",
                     execution_id=execution_id,
                 )
@@ -307,19 +307,13 @@ class ExecutionTools:
             "cancelled": cancelled and not complete,
             "status": execution.status if execution else None,
         }
-        if execution is None or was_over:
-            text = "Nothing was running."
-        elif not execution.done.is_set() and not cancelled:
-            text = "It cannot be cancelled while it makes a checkpoint or goes back to one."
-        else:
-            text = "Cancelled." if result["cancelled"] else "It was complete before the cancel reached it."
-        return structured_result(result, text)
+        return structured_result(result, _told_cancel(execution, was_over=was_over, cancelled=cancelled))
 
     def _about_volumes(self) -> str:
         """For clients that do not pass the server's instructions on."""
         volumes = kernel_volumes(self._settings)
         named = [f"{INSIDE}/{volume['name']}{'' if volume['mode'] == 'rw' else ' (read-only)'}" for volume in volumes]
-        return f"\nThe user's folders are {', '.join(named)}: code reads and writes them there." if named else ""
+        return f"\nCode finds the user's folders at {', '.join(named)}." if named else ""
 
     def all(self) -> list[ContractTool]:
         choices = {"language": self._runtimes.names}
@@ -330,6 +324,20 @@ class ExecutionTools:
             contract_tool(self.get_execution, "Get an execution", READ_ONLY),
             contract_tool(self.cancel_execution, "Cancel an execution", DESTROYS),
         ]
+
+
+def _told_cancel(execution: Execution | None, *, was_over: bool, cancelled: bool) -> str:
+    if execution is None:
+        return "Nothing was running."
+    if was_over:
+        return f"It had ended already, with status {execution.status!r}."
+    if execution.status == "ok" or (execution.done.is_set() and execution.interruption is None):
+        return "It was complete before the cancel reached it."
+    if cancelled:
+        return "Cancelled."
+    if execution.interruption is not None:
+        return "It was being interrupted already; get_execution has its end."
+    return "It cannot be cancelled while it makes a checkpoint or goes back to one."
 
 
 def _check_text(text: str, argument: str) -> None:

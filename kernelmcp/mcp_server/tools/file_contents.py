@@ -12,6 +12,7 @@ from kernelmcp.errors import InvalidArgument
 from kernelmcp.files.workspace import Piece
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.tools.contract_tool import structured_result
+from kernelmcp.output.sanitize import counted
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.for_results import pictures_of
 
@@ -42,7 +43,8 @@ async def picture_result(session_id: str, path: str, file: Piece) -> CallToolRes
     }
     smaller = ", made smaller to be shown here" if found.scaled else ""
     text = (
-        f"{path}: {picture.mime_type}, {picture.width:,} x {picture.height:,} pixels, {file.size:,} bytes{smaller}. "
+        f"{path}: {picture.mime_type}, {picture.width:,} x {picture.height:,} pixels, "
+        f"{counted(file.size, 'byte')}{smaller}. "
         'Its bytes: encoding="base64".'
     )
     called = structured_result(result, text)
@@ -83,4 +85,4 @@ def from_content(content: str, encoding: Encoding) -> bytes:
 
 def about(path: str, piece: Piece) -> str:
     """What is said of a file whose content is not shown."""
-    return f'{path}: {piece.size:,} bytes, binary. Read it with code, or with encoding="base64".'
+    return f'{path}: {counted(piece.size, "byte")}, binary. Read it with code, or with encoding="base64".'

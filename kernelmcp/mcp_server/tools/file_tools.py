@@ -26,7 +26,7 @@ from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SameSessio
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.mcp_server.tools.file_contents import Encoding, about, from_content, picture_result, to_content
 from kernelmcp.mcp_server.tools.file_sources import FileSources, name_of
-from kernelmcp.output.sanitize import clean
+from kernelmcp.output.sanitize import clean, counted
 from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.installed_packages import together
@@ -96,7 +96,9 @@ class FileTools:
         if truncated:
             text += f"\n[... bytes {offset:,} to {end:,} of {piece.size:,}; go on with offset={end} ...]"
         if not is_seen(text):
-            text += "[Nothing of it can be seen.]" if text else "[Nothing is there.]"
+            beyond = f"[There is nothing at byte {offset:,}: it has {piece.size:,}.]"
+            empty = beyond if piece.size else "[It is empty.]"
+            text += "[It has only blanks and invisible characters.]" if text else empty
         called = structured_result(result, text)
         if truncated and (ctx.protocol_version is None or ctx.protocol_version >= RESOURCE_LINKS_SINCE):
             link = ResourceLink(name=path, uri=source.uri, size=piece.size)
@@ -132,7 +134,7 @@ class FileTools:
             "size": len(data),
             "encoding": encoding,
         }
-        text = f"Wrote {len(data):,} bytes to {path}."
+        text = f"Wrote {counted(len(data), 'byte')} to {path}."
         return structured_result(result, text + minted_note(caller, session_id, session.id, created=created))
 
     async def _session(self, caller: Caller, session_id: str | None) -> tuple[Session, bool]:
@@ -238,13 +240,13 @@ def _fitting(files: list[Entry]) -> list[Entry]:
 
 
 def _listing_text(info: schemas.WorkspaceInfo) -> str:
-    lines = [f"{shown(file['path'])}  {file['size']:,} bytes" for file in info["files"][:MAX_LINES]]
+    lines = [f"{shown(file['path'])}  {counted(file['size'], 'byte')}" for file in info["files"][:MAX_LINES]]
     while sum(map(len, lines)) > MAX_TEXT_CHARS:
         lines.pop()
     if not info["complete"] or len(info["files"]) > len(lines):
-        lines.append("[... more files ...]")
+        lines.append("[... more files: list them with code ...]")
     lines.append(
-        f"{info['file_count']:,} files and directories of {info['max_files']:,}, "
-        f"{info['total_bytes']:,} bytes of {info['quota_bytes']:,}"
+        f"{counted(info['file_count'], 'file or directory', 'files and directories')} of {info['max_files']:,}, "
+        f"{counted(info['total_bytes'], 'byte')} of {info['quota_bytes']:,}"
     )
     return "\n".join(lines)

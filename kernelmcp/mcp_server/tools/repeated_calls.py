@@ -71,7 +71,7 @@ class RepeatedCalls:
             return found
         raise ResourceLimitExceeded(
             "this call was begun by a server that ended before it answered, so it is not made again",
-            "Look what it has done (get_sessions, get_workspace_info) before you call again.",
+            "Check what it did, with get_sessions or get_workspace_info, before you call again.",
         )
 
     async def end(self, key: str, result: CallToolResult) -> None:

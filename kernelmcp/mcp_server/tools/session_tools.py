@@ -20,6 +20,7 @@ from kernelmcp.mcp_server.results.replayed import replayed
 from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, MAKES, READ_ONLY, Ctx, SameSession, SessionLanguage
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
+from kernelmcp.output.sanitize import counted
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.hibernation.checkpoints import listed
 from kernelmcp.sessions.past import told_checkpoint, told_missing, told_restored
@@ -90,7 +91,8 @@ class SessionTools:
             "created": created,
             "expires_after_seconds": self._settings.config.sessions.default_timeout_seconds,
         }
-        text = f"Session {session.id} {'is ready' if created else 'existed already'}."
+        stays = f"its language stays {session.record.language}, and its flavor {session.record.flavor}"
+        text = f"Session {session.id} {'is ready' if created else f'existed already: {stays}'}."
         if cells is not None:
             replay = Replay(session, cells)
             await replay.wait(self._settings.config.sessions.inline_wait_seconds)
@@ -142,8 +144,8 @@ class SessionTools:
         session_id: SameSession = None,
         name: Annotated[str | None, Field(description="From get_sessions.")] = None,
     ) -> Annotated[CallToolResult, schemas.RestoreResult]:
-        """Go back to a checkpoint: variables and files as they were. Without name: the newest one asked for, or else
-        before the last cell."""
+        """Go back to a checkpoint: variables and files as they were. Without name: checkpoint_session's
+        newest, or else before the last cell."""
         caller = self.caller(ctx)
         session = self._registry.get(caller, session_id)
         found, beginning = await self._registry.go_back(caller, session, name)
@@ -170,8 +172,9 @@ class SessionTools:
             one = await describe(self._registry, caller, session_id)
             found: schemas.SessionList = {"sessions": [one], "total": 1, "next_cursor": None}
         lines = [
-            f"{info['session_id']}: {info['state']}, {info['language']}, {info['flavor']}, {info['execution_count']:,} "
-            f"executions, {info['workspace_bytes']:,} bytes of files, last used {info['last_used_at'][:16]} UTC"
+            f"{info['session_id']}: {info['state']}, {info['language']}, {info['flavor']}, "
+            f"{counted(info['execution_count'], 'execution')}, {counted(info['workspace_bytes'], 'byte')} of files, "
+            f"last used {info['last_used_at'][:16]} UTC"
             + _checkpoints(info["checkpoints"], all_of_them=session_id is not None)
             for info in found["sessions"]
         ]

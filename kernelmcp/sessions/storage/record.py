@@ -190,18 +190,22 @@ def read_record(directory: Path) -> Record | None:
             log.error("a session's record is damaged", file=str(place / name))
     if damaged:
         raise SessionDamaged(
-            f"the record of session {directory.name!r} is damaged, and so is its copy",
-            f"Its files are kept. Move {directory.name} out of the sessions folder, or use another session_id.",
-            session_id=directory.name,
+            f"the record of session {_name_of(directory)!r} is damaged, and so is its copy",
+            "Use another session_id. Its files are kept; the server's operator can move it out of the sessions folder.",
+            session_id=_name_of(directory),
         )
     return None
 
 
+def _name_of(directory: Path) -> str:
+    return directory.name.rpartition("~")[2]  # without the mark of its principal
+
+
 def _not_now(directory: Path, error: OSError) -> StorageFailed:
     return StorageFailed(
-        f"the record of session {directory.name!r} cannot be read now: {error.strerror}",
+        f"the record of session {_name_of(directory)!r} cannot be read now: {error.strerror}",
         "Try again in a moment. The operator should check its limits (ulimit -n) and its disk.",
-        session_id=directory.name,
+        session_id=_name_of(directory),
     )
 
 

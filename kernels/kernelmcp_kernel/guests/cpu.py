@@ -56,7 +56,7 @@ class CpuLimit:
 
     @property
     def text(self) -> str:
-        return f"used more than its limit of {self._seconds:g} s of CPU time"
+        return f"used more than its limit of {self._seconds:,.15g} s of CPU time"
 
     def start(self, guest: Watched) -> None:
         if self._seconds is not None:
@@ -117,7 +117,7 @@ class BackgroundLimit:
 
     @property
     def text(self) -> str:
-        return f"used more than {self._seconds:g} s of CPU time between two cells"
+        return f"used more than {self._seconds:,.15g} s of CPU time between two cells"
 
     def start(self, guest: Watched) -> None:
         """Start measuring: a request has ended."""

@@ -242,7 +242,7 @@ class Guest:
             return
         self._signal()
         if grace_seconds is not None and not self._end_timers:
-            reason = f"it went on for {grace_seconds:g} s after it was interrupted"
+            reason = f"it went on for {grace_seconds:,.15g} s after it was interrupted"
             self._end_timers = [
                 *(self._loop.call_later(part * grace_seconds, self._signal) for part in _AGAIN),
                 self._loop.call_later(grace_seconds, self.kill, reason),

@@ -43,7 +43,7 @@ class MemoryWatchdog:
     def _look(self) -> None:
         used = self._memory.read_mb()
         if used > self._max_mb:
-            self._on_excess(f"it was killed for memory: it had {used:,.0f} MB, and the limit is {self._max_mb:,}")
+            self._on_excess(f"it was killed for memory: it had {used:,.0f} MB, and the limit is {self._max_mb:,} MB")
             return
         self._timer = _at_tick(_TICKS, self._look)
 
@@ -87,8 +87,8 @@ class SharedMemoryWatchdog:
         if held > self._max_mb:
             grown = max(members, key=lambda member: self._sizes[member.pid] - before.get(member.pid, 0))
             grown.kill(
-                f"it was killed for memory: the guests of this session together held {held:,.0f} MB, and"
-                f" the limit is {self._max_mb:,}"
+                f"it was killed for memory: the languages of this session together held {held:,.0f} MB, and"
+                f" the limit is {self._max_mb:,} MB"
             )
         self._timer = _at_tick(1, self._look)
 

@@ -75,9 +75,8 @@ class OutputForwarder:
         """End a cell's output: send the collected text, and report what was dropped."""
         self._flush()
         if cell.dropped:
-            text = (
-                f"\n[kernelmcp] {cell.dropped:,} more outputs of this cell were dropped: over the limit for one cell\n"
-            )
+            outputs = "output of this cell was" if cell.dropped == 1 else "outputs of this cell were"
+            text = f"\n[kernelmcp] {cell.dropped:,} more {outputs} dropped: over the limit for one cell\n"
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
             cell.dropped = 0
 

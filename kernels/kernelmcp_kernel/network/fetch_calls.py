@@ -44,7 +44,9 @@ class Calls:
                 async with asyncio.timeout(limit):
                     return await self._follow(request)
             except TimeoutError:
-                raise HostCallError(f"the request to {request.url.authority} took longer than {limit:g} s") from None
+                raise HostCallError(
+                    f"the request to {request.url.authority} took longer than {limit:,.15g} s"
+                ) from None
             except HostCallError as error:
                 raise HostCallError(self._credentials.redact_text(str(error))) from None
 

@@ -86,7 +86,8 @@ async def download(request: Request, folder: Path, say: Say) -> Download:
         raise PackageUnreachable(str(error)) from error
     except TimeoutError:
         raise PackageTimeout(
-            f"{request.names}: not installed after {seconds:g} s (packages.install_timeout_seconds); try it in parts"
+            f"{request.names}: not installed after {seconds:,.15g} s (packages.install_timeout_seconds); try it in "
+            "parts"
         ) from None
     except PackageError as error:
         raise await _with_advice(error, request, folder / "instead", refused_at) from None
@@ -146,7 +147,7 @@ async def planned(request: Request, folder: Path) -> list[Planned]:
             found = await _resolve(replace(request, files="size"), folder, lambda line: None)
     except TimeoutError:
         raise PackageTimeout(
-            f"{request.names}: not resolved after {seconds:g} s (packages.install_timeout_seconds)"
+            f"{request.names}: not resolved after {seconds:,.15g} s (packages.install_timeout_seconds)"
         ) from None
     # Elsewhere, a real file with such a name is an index's.
     is_folder = distribution.is_folder(request.settings)

@@ -246,7 +246,7 @@ def _make(store: Store, packages: list[Package]) -> None:
     packages_json = [asdict(package) for package in listed]
     _write(listing, json.dumps({"build_id": identity, "in_image": in_image, "packages": packages_json}).encode())
     _delete_old_images(image.parent)
-    _say(f"{len(listed)} packages are prepared")
+    _say(f"{len(listed)} {'package is' if len(listed) == 1 else 'packages are'} prepared")
 
 
 def _delete_old_images(folder: Path) -> None:

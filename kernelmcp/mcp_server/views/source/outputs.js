@@ -88,7 +88,7 @@ class Outputs {
     const { error } = page;
     this._error.replaceChildren(...(error && page.status !== "running" ? [errorNode(error)] : []));
     const left = page.more + page.dropped;
-    if (left) this._notes.replaceChildren(make("p", { class: "note" }, `${left.toLocaleString()} more objects are not shown.`));
+    if (left) this._notes.replaceChildren(make("p", { class: "note" }, `${left.toLocaleString()} more object${left === 1 ? " is" : "s are"} not shown.`));
     this._root.append(this._error, this._notes);
   }
 

@@ -78,7 +78,7 @@
       ...(page?.lost ? [make("span", { class: "failed" }, "variables lost")] : []),
       ...(page?.restored ? [make("span", {}, "variables restored")] : []),
       ...files.slice(0, 4).map((/** @type {any} */ file) => fileNode(file)),
-      ...(files.length > 4 ? [make("span", {}, `and ${files.length - 4} more files`)] : []),
+      ...(files.length > 4 ? [make("span", {}, `and ${files.length - 4} more`)] : []),
       make("span", { class: "grow" }),
       ...(status === "running" && page && can.message ? [linkButton("stop", () => void stop(), "ask for the cell to be interrupted")] : []),
       ...(session && can.downloadFile && can.serverResources ? [linkButton("notebook", () => void saveNotebook(session), "download the session as a notebook")] : []),

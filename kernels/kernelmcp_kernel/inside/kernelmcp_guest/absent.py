@@ -14,9 +14,10 @@ from typing import Any, NoReturn, cast
 # IPython's tracebacks omit functions with `__tracebackhide__`.
 NO_PROCESSES = "the sandbox cannot start processes"
 NO_SHELL = (
-    f"{NO_PROCESSES}, so there is no shell yet (!cmd, %ls, %%bash): use Python instead (os, pathlib and shutil for "
+    f"{NO_PROCESSES}, and there is no shell here (!cmd, %ls, %%bash): use Python instead (os, pathlib and shutil for "
     "files, %pip install for packages)"
 )
+SHELL_INSTEAD = "subprocess.run and !cmd run commands in the session's shell, if it has one"
 NO_INTERPRETER = "the sandbox has no such program: cells are Python, or begin with %%bash or %%javascript"
 NO_SOCKETS = "the sandbox has no sockets: for HTTP use urllib.request, requests or pyodide.http.pyfetch"
 
@@ -58,6 +59,11 @@ def no_processes(*args: Any, **kwargs: Any) -> NoReturn:
     raise OSError(f"{NO_PROCESSES}: use Python instead")
 
 
+def _no_new_process(*args: Any, **kwargs: Any) -> NoReturn:
+    __tracebackhide__ = True
+    raise OSError(f"{NO_PROCESSES}: {SHELL_INSTEAD}")
+
+
 def _no_sockets(*args: Any, **kwargs: Any) -> NoReturn:
     __tracebackhide__ = True
     raise OSError(NO_SOCKETS)
@@ -85,7 +91,7 @@ class _Absent:
 def install() -> None:
     """Replace calls that crash on the WebAssembly platform, or fail there with an unhelpful errno."""
     for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve"):
-        setattr(os, name, no_processes)
+        setattr(os, name, _no_new_process)
     socket.socket.__init__ = _no_sockets
     for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo", "socketpair"):
         setattr(socket, name, _no_sockets)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from IPython.core.error import StdinNotImplementedError
 
-from kernelmcp_guest.absent import NO_PROCESSES, NO_SOCKETS, ONE_PROCESS
+from kernelmcp_guest.absent import NO_PROCESSES, NO_SOCKETS, ONE_PROCESS, SHELL_INSTEAD
 
 # Import names that differ from the package name: all of packages/standins/known_packages.py, and some more.
 _PACKAGES = {
@@ -118,7 +118,7 @@ def _advice(error: BaseException) -> str | None:
     if isinstance(error, RuntimeError) and "can't start new thread" in text:
         return _THREADS
     if isinstance(error, OSError) and text.startswith(NO_PROCESSES):
-        return None if "%pip" in text else _PROCESSES
+        return None if "%pip" in text or SHELL_INSTEAD in text else _PROCESSES
     if isinstance(error, OSError) and isinstance(error.filename, str):
         about_file = _file_advice(error, error.filename)
         if about_file is not None:

@@ -37,7 +37,9 @@ def library() -> Path:
     found = importlib.util.find_spec("bashkit")
     if found and found.origin and (native := sorted(Path(found.origin).parent.glob("_bashkit*.so"))):
         return native[0].resolve()
-    raise BuildError("the shell needs bashkit, which has no build for this platform: pip install bashkit")
+    raise BuildError(
+        "the shell needs bashkit, which is not installed or has no build for this platform. Try: pip install bashkit"
+    )
 
 
 @cache

@@ -74,6 +74,9 @@
     return () => (before === null ? element.removeAttribute('style') : element.setAttribute('style', before));
   }
 
+  /** A generated name is shown by its end. @param {string} session @returns {string} */
+  const named = session => session.replace(/^(.+\.[0-9a-f]{34}|[0-9a-f]{44})(?=[0-9a-f]{4}$)/, '…');
+
   /**
    * An open question. It lies in the browser's top layer, in a shadow tree and with fonts and colours of the browser's: the
    * HTML of an output neither covers it nor changes what a person reads. It takes no answer but "no" before it has been
@@ -93,7 +96,7 @@
       this.label = element('label', question.prompt);
       const buttons = element('div', '');
       const form = element('form', '');
-      form.append(element('h2', `Code of session ${question.session_id} asks`), this.label, buttons);
+      form.append(element('h2', `Code of session ${named(question.session_id)} asks`), this.label, buttons);
       /** Those that need a person who has read. @type {HTMLButtonElement[]} */
       this.grants = [];
       if (question.choices.length) {
@@ -286,7 +289,9 @@
         const { content: notebook, sessionContext } = tracker.currentWidget;
         const { button } = await showDialog({
           title: `Go back to cell [${count}]?`,
-          body: 'Variables and files will be as they were after it. What has happened since is lost.',
+          body:
+            'Variables and files will be as they were after it. Later checkpoints are kept for a while: ' +
+            '%restore NAME brings one back.',
           buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: 'Go back' })]
         });
         if (!button.accept) {

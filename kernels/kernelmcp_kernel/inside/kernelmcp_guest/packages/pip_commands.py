@@ -33,7 +33,7 @@ _OPTIONS = {
 
 _INDEX = "the server's setting packages.index_url chooses the index; install by name from it"
 _FOLDERS = "each session has a place of its own for packages; install without it"
-_SOURCE = "packages of source code are not built here; take one that has a wheel"
+_SOURCE = "%pip install NAME takes a wheel, or builds a source in pure Python by itself"
 _CONTINUED = re.compile(r"\\\n")
 _CONSTRAINTS = "write the versions into the requirements themselves, as in: %pip install 'pydantic>=2'"
 _PROJECT = (

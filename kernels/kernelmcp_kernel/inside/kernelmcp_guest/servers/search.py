@@ -125,10 +125,15 @@ def _worth(wanted: str, entry: _Entry, rarity: dict[str, float]) -> float:
     return worth
 
 
+def _tools(server: servers_index.Server) -> str:
+    count = len(server["tools"])
+    return "1 tool" if count == 1 else f"{count} tools"
+
+
 def overview() -> list[str]:
     servers = servers_index.current() or {}
     lines = [
-        f"servers.{name}: {len(server['tools'])} tools{f'  # {about}' if (about := server['about']) else ''}"
+        f"servers.{name}: {_tools(server)}{f'  # {about}' if (about := server['about']) else ''}"
         for name, server in servers.items()
         if name not in servers_index.connecting()
     ]
