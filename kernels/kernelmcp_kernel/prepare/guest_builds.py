@@ -15,7 +15,7 @@ from kernelmcp_kernel.packages.unpack import unpack
 from kernelmcp_kernel.runtime.build_identity import BuildError
 from kernelmcp_kernel.runtime.directory import PrivateDirectory
 from kernelmcp_kernel.runtime.guest_process import spawn_builder
-from kernelmcp_kernel.runtime.node import node_launch, status_of
+from kernelmcp_kernel.runtime.node import COMPILED_LATER, node_launch, status_of
 from kernelmcp_kernel.runtime.places import HOST, INSIDE, RUNTIME, packages_root
 
 # The largest take a minute; the import of a package may also never end.
@@ -35,7 +35,7 @@ def run_builder(main: str, max_bytes: int, arguments: Sequence[str], image: Boot
         readable = (RUNTIME, HOST, INSIDE, packages_root() / "unpacked", packages_root() / "bytecode")
         readable += image.files if image else ()
         given = [*before, str(RUNTIME), str(INSIDE), str(file), *arguments]
-        launch = node_launch(script, given, readable, (sandbox.tmp,))
+        launch = node_launch(script, given, readable, (sandbox.tmp,), flags=(COMPILED_LATER,))
         with tempfile.TemporaryFile() as errors:
             pid = spawn_builder(sandbox, launch, max_bytes >> 20, errors.fileno())
             killer = threading.Timer(BUILD_SECONDS, os.kill, (pid, signal.SIGKILL))

@@ -17,7 +17,7 @@ from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage
 from kernelmcp_kernel.runtime.build_identity import BuildError, node_binary
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
-from kernelmcp_kernel.runtime.node import node_guest
+from kernelmcp_kernel.runtime.node import COMPILED_LATER, node_guest
 from kernelmcp_kernel.runtime.places import HOST, RUNTIME, open_package_cache, packages_root
 from kernelmcp_kernel.settings import settings
 
@@ -69,7 +69,7 @@ class Python(Language):
         }
         script, before = image.program("python_guest.mjs")
         readable = (RUNTIME, HOST, packages_root() / "unpacked", packages_root() / "bytecode", *image.files)
-        return node_guest(script, [*before, json.dumps(mounts)], sandbox, readable)
+        return node_guest(script, [*before, json.dumps(mounts)], sandbox, readable, (COMPILED_LATER,))
 
     def mounts(self) -> list[dict[str, str]]:
         return [package.mount() for package in self.packages]
