@@ -171,6 +171,19 @@ async def test_what_waits_for_a_person_can_be_cancelled(connect: Connect, runtim
         assert (await ended(session, fields))["result"] == "41"
 
 
+async def test_a_persons_cell_is_not_the_models_to_cancel(connect: Connect, runtime: Path) -> None:
+    async with opened(connect, runtime, SESSIONS__INLINE_WAIT_SECONDS="0.1") as session, session.person() as person:
+        asked = person.execute(f"{UNTIL_GO}y = 8")
+        await session.until_busy()
+        text, fields = await session.call("cancel_execution", execution_id=asked)
+        assert fields["error"]["error_code"] == "INVALID_ARGUMENT"
+        assert "a cell that a person runs" in text
+        assert (await session.call("get_execution", execution_id=asked, wait_seconds=0))[1]["status"] == "running"
+        await session.call("write_file", path="go", content="")
+        _, fields = await session.run("y")
+        assert (await ended(session, fields))["result"] == "8"
+
+
 async def test_a_persons_interrupt_is_named_as_one(connect: Connect, runtime: Path) -> None:
     async with opened(connect, runtime) as session, session.person() as person:
         running = asyncio.ensure_future(session.run(f"open('begun', 'w').close()\n{UNTIL_GO}"))

@@ -291,6 +291,12 @@ class ExecutionTools:
                     "Call again, or wait for it with get_execution.",
                     execution_id=execution_id,
                 )
+            if execution.client is not None and not execution.done.is_set():
+                raise InvalidArgument(
+                    f"execution {execution_id!r} is a cell that a person runs, in JupyterLab or another client",
+                    "Wait for it with get_execution; the person can interrupt it.",
+                    execution_id=execution_id,
+                )
             session = None if execution.done.is_set() else self._registry.get(caller, session_id)
         else:
             session = self._registry.get(caller, session_id)

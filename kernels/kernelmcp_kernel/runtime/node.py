@@ -57,8 +57,8 @@ _NODE_FLAGS = (
 
 
 # V8 compiles a function anew, with more optimization, once it has run through 13 MB of its code. Functions that set up
-# the modules of numpy and pandas have 220 kB and jump to and fro: they run once and would be compiled for 1.5 s. A loop of
-# a third of a second still gets there.
+# the modules of numpy and pandas have 220 kB and jump to and fro: they run once, and took 1.5 s to compile. A loop
+# of a third of a second still gets there.
 COMPILED_LATER = "--wasm-tiering-budget=400000000"
 
 
