@@ -123,6 +123,10 @@ SPECIFICATIONS = [
 ]
 
 
+# Those of which the libraries make a picture; of the others they make none.
+DRAWN = {1, 2, 4, 5, 6}
+
+
 @pytest.fixture(scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory, kernelspec: str) -> AsyncIterator[Client]:
     """One server for all tests: what attacks a view is in its results, and the views are others each time."""
@@ -223,19 +227,31 @@ async def test_nothing_that_a_guest_displays_runs_or_leaves(client: Client, brow
                 assert max(said["heights"]) < 2000, name
 
 
+async def is_drawn(view: View) -> bool:
+    try:
+        found = [await frame.query_selector("svg, canvas") for frame in view.frame.child_frames]
+    except Error:  # it is not loaded yet
+        return False
+    return any(found)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_a_chart_is_data_whatever_it_says(client: Client, browser: Browser, policy: str) -> None:
     Listener.heard.clear()
     with served(Listener) as port:
         async with host_page(browser, client, policy) as host:
             witness = Witness(host.page)
-            for kind, specification in SPECIFICATIONS:
+            for number, (kind, specification) in enumerate(SPECIFICATIONS):
                 code = (
                     "from IPython.display import display\n"
                     f"display({{'application/vnd.{kind}+json': {specification!r}, 'text/plain': 'AS TEXT'}}, raw=True)"
                 )
                 view, heard = await attacked(host, code.replace("EVIL", f"http://127.0.0.1:{port}"))
-                await host.page.wait_for_timeout(1500)  # the library is being loaded
+                if number in DRAWN:
+                    await view.until(lambda shown=view: is_drawn(shown))
+                else:
+                    await host.page.wait_for_timeout(1500)  # the library tries
+                    assert not await is_drawn(view)
                 nothing_left(host, witness, await view.said(), heard)
 
 
