@@ -53,11 +53,11 @@ async def test_a_person_who_stays_away_is_named_as_the_reason(monkeypatch: pytes
     assert questions.open is None
 
 
-@pytest.mark.parametrize("generated", [mint_handle(), mint_handle("0" * 8), f"server-1.{'0a' * 19}"])
-def test_a_generated_name_is_not_shown_to_a_person(generated: str) -> None:
-    assert asking_code(generated) == "Code in the sandbox"
+def test_a_generated_name_is_not_shown_to_a_person() -> None:
+    for generated in (mint_handle(), mint_handle("0" * 8), f"server-1.{'0a' * 19}"):
+        assert asking_code(generated) == "Code in the sandbox"
 
 
-@pytest.mark.parametrize("chosen", ["alpha", "0a" * 20, "server-1.alpha", f"x{mint_handle()}"])
+@pytest.mark.parametrize("chosen", ["alpha", "0a" * 20, "server-1.alpha", f"x{'0a' * 24}"])
 def test_a_name_that_somebody_chose_is_shown(chosen: str) -> None:
     assert asking_code(chosen) == f"Code in the sandbox (session {chosen!r})"
