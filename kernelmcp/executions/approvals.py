@@ -17,8 +17,8 @@ Answer = Literal["once", "execution", "session", "no"]
 """This call; all calls like it until the end of the execution, or of the session; not this call."""
 CHOICES: dict[str, Answer] = {
     "once": "once",
-    "for this execution": "execution",
-    "for this session": "session",
+    "this tool for this execution": "execution",
+    "this tool for this session": "session",
     "no": "no",
 }
 """The choices as a person sees them."""
@@ -149,14 +149,14 @@ class Approvals:
 
 
 def answer_of(text: Any) -> Answer:
-    """Parse a choice, also in its older form; anything else means no."""
-    chosen = text.strip().lower().removeprefix("this tool ") if isinstance(text, str) else ""
+    """Parse a choice; anything else means no."""
+    chosen = text.strip().lower() if isinstance(text, str) else ""
     by_name: dict[str, Answer] = {answer: answer for answer in CHOICES.values()}
     return CHOICES.get(chosen) or by_name.get(chosen, "no")
 
 
 def question(session_id: str, code: str, approval: Approval) -> str:
-    """The text that the person reads. All but the first line is untrusted: it is cleaned, truncated, and marked as
+    """The text that the person reads. Arguments and code are untrusted: they are cleaned, truncated, and marked as
     such."""
     if approval.address is not None:  # nothing of the guest's beside a request to log in
         return f"{approval.note} {asking_code(session_id)} wants to use this server."

@@ -50,10 +50,10 @@ class _Sealed(AESGCMRequestStateCodec):
 
     def seal(self, payload: bytes) -> str:
         sealed = super().seal(payload)
-        return sealed if self._slot is None else f"{self._slot}-{sealed}"
+        return sealed if self._slot is None else f"{self._slot}.{sealed}"
 
     def unseal(self, token: str) -> bytes:
-        return super().unseal(token if self._slot is None else token.partition("-")[2])
+        return super().unseal(token if self._slot is None else token.partition(".")[2])
 
 
 def request_states(secret: bytes, slot: str | None) -> RequestStateSecurity:

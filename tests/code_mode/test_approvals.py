@@ -52,7 +52,7 @@ async def test_several_at_once_are_asked_one_after_the_other(model: Modelling, m
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_an_answer_for_the_execution_and_one_for_the_session(model: Modelling, mode: str) -> None:
-    answers = ["for this execution", "for this session", "no"]
+    answers = ["this tool for this execution", "this tool for this session", "no"]
     async with model(lambda prompt: chose(answers.pop(0)), mode=mode) as one:
         loop = CREATE + "[create_deal(name='N')['name'] for _ in range(5)]"
         assert (await one.run(loop))["status"] == "ok"
@@ -140,7 +140,7 @@ async def test_what_waits_is_in_the_result_and_is_answered_in_lab(model: Modelli
         assert (pending["server"], pending["tool"]) == ("crm", "create_deal")
         assert "waits for the user's approval of crm.create_deal" in text
         [asked] = await lab.until(lambda questions: bool(questions))
-        assert asked["choices"] == ["once", "for this execution", "for this session", "no"]
+        assert asked["choices"] == ["once", "this tool for this execution", "this tool for this session", "no"]
         assert await lab.answer(asked["execution_id"], "once") == {"ok": True}
         assert await lab.answer(asked["execution_id"], "once") != {"ok": True}
         _, fields = await one.call("get_execution", execution_id=fields["execution_id"], wait_seconds=30)

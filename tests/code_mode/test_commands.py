@@ -20,7 +20,7 @@ async def shell(one: Model, command: str, **arguments: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_user_is_asked_before_any_of_the_script_runs(model: Modelling, mode: str) -> None:
-    answers = ["no", "once", "this tool for this session"]  # the last one as it was called once
+    answers = ["no", "once", "this tool for this session"]
     async with model(lambda prompt: chose(answers.pop(0)), toml=RULES, mode=mode) as one:
         declined = await shell(one, "touch a b c d; rm a; ls")
         assert (declined["exit_code"], declined["stdout"], NOT_RUN in declined["stderr"]) == (126, "", True)

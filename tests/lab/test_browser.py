@@ -452,7 +452,7 @@ async def test_a_question_that_nobody_could_read_takes_no_answer(desk: Desk) -> 
 
 
 async def test_whether_a_tool_may_be_called_is_said_by_a_click_only(desk: Desk) -> None:
-    choices = ["once", "for this execution", "for this session", "no"]
+    choices = ["once", "this tool for this execution", "this tool for this session", "no"]
     generated = "0123456789abcdef" * 3
     asked = {"execution_id": "e/1", "session_id": generated, "prompt": "Call crm?", "password": False}
     asked["choices"] = choices

@@ -148,7 +148,9 @@ async def test_a_cancel_that_comes_late_says_what_had_happened(connect: Connect)
     async with connect(SESSIONS__INLINE_WAIT_SECONDS="0.2", KERNELS__INTERRUPT_GRACE_SECONDS="2") as client:
         ended = await finish(client, await run(client, "'ended'"))
         stubborn = "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass"
-        running = await run(client, stubborn)
+        running = await run(client, f"open('begun', 'w').close()\n{stubborn}")
+        while (await client.call_tool("read_file", {"path": "begun"})).is_error:
+            pass
         late = await client.call_tool("cancel_execution", {"execution_id": ended["execution_id"]})
         assert late.content[0].text == "It had ended already, with status 'ok'."
         told = list[str]()

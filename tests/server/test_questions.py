@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
+from mcp.server.request_state import InvalidRequestState
 
 from kernelmcp.executions import questions as asked
 from kernelmcp.executions.questions import NotAsked, Questions, asking_code
+from kernelmcp.mcp_server.elicitation import request_states
 from kernelmcp.sessions.caller import mint_handle
 
 from .support import DEADLINE
@@ -61,3 +63,14 @@ def test_a_generated_name_is_not_shown_to_a_person() -> None:
 @pytest.mark.parametrize("chosen", ["alpha", "0a" * 20, "server-1.alpha", f"x{'0a' * 24}"])
 def test_a_name_that_somebody_chose_is_shown(chosen: str) -> None:
     assert asking_code(chosen) == f"Code in the sandbox (session {chosen!r})"
+
+
+@pytest.mark.parametrize("slot", [None, "s1", "kernelmcp-0"])
+def test_a_state_comes_back_to_any_server_of_its_home_and_to_no_other(slot: str | None) -> None:
+    codec, other = (request_states(secret * 32, slot).codec for secret in (b"a", b"b"))
+    state = codec.seal(b"e1 1")
+    assert state.startswith("" if slot is None else f"{slot}.")
+    assert request_states(b"a" * 32, slot and "s2").codec.unseal(state) == b"e1 1"
+    for wrong in (state[:-1], f"{state}A", state.partition(".")[2], "", ".", other.seal(b"e1 1")):
+        with pytest.raises(InvalidRequestState):
+            codec.unseal(wrong)

@@ -190,6 +190,8 @@ class ExecutionTools:
         cursor = Cursor.parse(since)
         seconds = min(wait_seconds, self._settings.config.sessions.inline_wait_seconds)
         execution = await self._registry.execution(self.caller(ctx), execution_id, seconds)
+        if asked_by(ctx) is not None:
+            _check_here(execution)
         take_answer(execution, ctx)
         take_approval(execution, ctx)
         return await self._answer(execution, 0 if execution.is_elsewhere else seconds, ctx, cursor)
@@ -199,12 +201,7 @@ class ExecutionTools:
         if (execution_id := asked_by(ctx)) is None:
             return None
         execution = await self._registry.execution(caller, execution_id)
-        if execution.is_elsewhere:
-            raise SessionInUse(
-                "the cell that asked runs in another server, which did not get this answer",
-                f"Call get_execution(execution_id={execution.id!r}), which asks again.",
-                session_id=execution.session_id,
-            )
+        _check_here(execution)
         take_answer(execution, ctx)
         take_approval(execution, ctx)
         return execution
@@ -330,6 +327,16 @@ class ExecutionTools:
             contract_tool(self.get_execution, "Get an execution", READ_ONLY),
             contract_tool(self.cancel_execution, "Cancel an execution", DESTROYS),
         ]
+
+
+def _check_here(execution: Execution) -> None:
+    """Raises `SessionInUse` if another server runs the cell that an answer is for."""
+    if execution.is_elsewhere:
+        raise SessionInUse(
+            "the cell that asked runs in another server, which did not get this answer",
+            f"Call get_execution(execution_id={execution.id!r}), which asks again.",
+            session_id=execution.session_id,
+        )
 
 
 def _told_cancel(execution: Execution | None, *, was_over: bool, cancelled: bool) -> str:

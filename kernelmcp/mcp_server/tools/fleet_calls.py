@@ -52,7 +52,9 @@ class FleetCalls:
             return before
         result: Result | CallToolResult
         try:
-            async with self._with(caller, self._named(tool, arguments, caller)):
+            # An answer is for a cell that waits, wherever its session is.
+            named = () if context.request_state is not None else self._named(tool, arguments, caller)
+            async with self._with(caller, named):
                 result = await call()
         except ServerError as exc:
             result = error_result(exc)

@@ -82,9 +82,10 @@ class OldSessions:
         they made a session: nobody was told of it."""
         for directory in self._home.sessions.iterdir():
             with suppress(ServerError, OSError):
-                found = os.listdir(directory)
-                if LOCK_FILE in found and BEGUN.issuperset(found):
-                    with closing(lock_session(directory, directory.name, make=False)):
+                if not _is_begun(directory):
+                    continue
+                with closing(lock_session(directory, directory.name, make=False)):
+                    if _is_begun(directory):  # nobody has finished it meanwhile
                         (directory / LOG).unlink(missing_ok=True)
                         (directory / LOCK_FILE).unlink()
                         directory.rmdir()
@@ -152,6 +153,11 @@ class OldSessions:
         for name in record.sandboxes:
             self._home.sandbox(name).delete()
         delete_tree(directory)
+
+
+def _is_begun(directory: Path) -> bool:
+    found = os.listdir(directory)
+    return LOCK_FILE in found and BEGUN.issuperset(found)
 
 
 def _dates(directory: Path) -> set[str]:

@@ -24,8 +24,7 @@ Fields = Mapping[str, str]
 
 class LocalPage:
     """`answer` gets the fields of a query or a form, and returns the page's text; None if they are not the expected
-    ones. It is called in other threads, one call at a time. `form` is shown first, and only what it sends is an answer.
-    """
+    ones. It is called in other threads, one at a time. `form` is shown first, and only what it sends is an answer."""
 
     def __init__(self, answer: Callable[[Fields], str | None], form: str | None = None) -> None:
         path = f"/{secrets.token_urlsafe(16)}"

@@ -81,6 +81,11 @@ def distribution_url(settings: PackageSettings) -> str:
     return url.rstrip("/") + "/"
 
 
+def host(settings: PackageSettings) -> str:
+    """The host of the distribution; empty if it is a folder."""
+    return distribution_url(settings).partition("://")[2].partition("/")[0]
+
+
 def is_folder(settings: PackageSettings) -> bool:
     """Return whether the distribution is a folder on this machine."""
     return distribution_url(settings).startswith("file:")

@@ -198,7 +198,10 @@ async def _resolve_distribution(request: Request, folder: Path, say: Say) -> Dow
     needed: DistributionNeeded | None = None
     every = distribution.listed(request.settings)
     cached = {file_name_of(file) for _, file in request.cached}
-    host, absent = _host(request), [package for package in every if package.name in request.asked - cached]
+    host, absent = (
+        distribution.host(request.settings),
+        [package for package in every if package.name in request.asked - cached],
+    )
     # Do not wait again for a host that gave no answer a few minutes ago: imports are often repeated.
     if host and absent and await asyncio.to_thread(request.answers.was_silent, host):
         raise _distribution_needed(request, absent)
@@ -300,7 +303,7 @@ def _distribution_needed(request: Request, packages: list[Listed]) -> Distributi
     own = ["it"] if len(needed) < len(packages) else []
     what = " and ".join([*own, *([f"{', '.join(needed)} (which it needs)"] if needed else [])])
     come, files, them = ("comes", "file", "it") if len(packages) == 1 else ("come", "files", "them")
-    host = _host(request)
+    host = distribution.host(request.settings)
     why = f"{host} does not answer. Try again when it does; the server's operator can name a mirror or a folder"
     if not host:
         why = f"the folder for it does not have the {files}. The server's operator can put {them} there"
@@ -308,11 +311,6 @@ def _distribution_needed(request: Request, packages: list[Listed]) -> Distributi
         f"{request.names}: {what} {come} from Pyodide's distribution, and {why} (packages.pyodide_url in mcp.toml). "
         f"Until then the standard library works (csv, sqlite3, statistics){_cached(request)}"
     )
-
-
-def _host(request: Request) -> str:
-    """The distribution's host; empty if it is a folder."""
-    return distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0]
 
 
 def _cached(request: Request) -> str:

@@ -32,6 +32,7 @@ from kernelmcp_kernel.languages.python import companions, prepared
 from kernelmcp_kernel.languages.python.image import plain_image
 from kernelmcp_kernel.languages.python.prepared import IN_IMAGE, Prepared, PreparedPackage
 from kernelmcp_kernel.packages import distribution
+from kernelmcp_kernel.packages.index.answers import SilentHosts
 from kernelmcp_kernel.packages.installer import Installer, name_packages
 from kernelmcp_kernel.packages.outcome import Package
 from kernelmcp_kernel.packages.package_errors import PackageError
@@ -183,12 +184,9 @@ def _get(requirements: Sequence[str], installer: Installer, store: Store) -> boo
         except PackageError as error:
             missing.append(requirement)
             _say(f"kernelmcp: {error}", sys.stderr)
-            if isinstance(error.__cause__, DistributionNeeded) and not distribution.is_folder(settings().packages):
-                cached = {sha256 for sha256, _ in store.wheel_files()}
-                listed = distribution.listed(settings().packages)
-                silent = {each.name for each in listed if each.sha256 not in cached}
-                rest = [name for name in requirements[number:] if name in silent]
-                if rest:
+            if isinstance(error.__cause__, DistributionNeeded) and not silent:
+                silent = _behind_silent_host(store)
+                if rest := [name for name in requirements[number:] if name in silent]:
                     _say(f"kernelmcp: not tried, because they come from there, too: {', '.join(rest)}", sys.stderr)
             continue
         for note in outcome.notes:
@@ -199,6 +197,14 @@ def _get(requirements: Sequence[str], installer: Installer, store: Store) -> boo
     if settings().packages.preinstalled:
         asyncio.run(installer.install(settings().packages.preinstalled, _say))
     return bool(missing)
+
+
+def _behind_silent_host(store: Store) -> set[str]:
+    """The packages of Pyodide's distribution that are not cached, if its host does not answer."""
+    if distribution.host(settings().packages) not in SilentHosts(packages_root()).read():
+        return set()
+    cached = {sha256 for sha256, _ in store.wheel_files()}
+    return {each.name for each in distribution.listed(settings().packages) if each.sha256 not in cached}
 
 
 def _get_companions(installer: Installer) -> None:
