@@ -305,6 +305,8 @@ class Session:
         server has copied. Only the registry calls it, after `life` has noted that the session is ending. Raises
         `StorageFailed`."""
         self.past.close()
+        if (running := self.queue.current) is not None:
+            running.checkpoint = None  # nobody can go back to it
         await self._end_kernel(save=False, files_deleted=not is_taken)
         self.queue.close()
         await self.queue.wait_closed()

@@ -79,7 +79,7 @@ ADVICE = {
     "import asyncio; await asyncio.start_server(print, port=80)": (
         "NotImplementedError", "the sandbox has no sockets: for HTTP use"),
     "input()": ("StdinNotImplementedError: ", "nobody can answer input() here: write the value into the code"),
-    "import getpass; getpass.getpass()": ("StdinNotImplementedError: ", "nobody can answer input() here"),
+    "import getpass; getpass.getpass()": ("StdinNotImplementedError: ", "nobody can answer getpass() here"),
     "breakpoint()": ("StdinNotImplementedError: ", "nobody can type into a debugger here"),
     "bytearray(2**31 - 1)": ("MemoryError", "work in pieces"),
     "1 / 0": ("ZeroDivisionError: division by zero", None),

@@ -708,6 +708,21 @@ async def test_a_damaged_state_is_not_made_a_checkpoint(connect: Connect, tmp_pa
         await call(client, "checkpoint_session", session_id="s", name="a")
 
 
+async def test_a_cell_that_ends_with_its_session_offers_no_way_back(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, "x = 1", session_id="s")
+        await call(client, "checkpoint_session", session_id="s", name="a")
+        running = asyncio.create_task(
+            client.call_tool("execute_code", {"code": "import time; time.sleep(1000)", "session_id": "s"})
+        )
+        while (await call(client, "get_sessions"))["sessions"][0]["state"] != "busy":
+            pass
+        await call(client, "destroy_session", session_id="s")
+        told = (await running).content[0].text
+        assert "are gone" in told
+        assert "restore_session" not in told
+
+
 async def test_who_no_longer_waits_for_a_restore_finds_it_whole_or_not_begun(connect: Connect) -> None:
     look = "x, open('f').read()"
     async with connect() as client:

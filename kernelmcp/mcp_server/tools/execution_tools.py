@@ -347,7 +347,9 @@ def _told_cancel(execution: Execution | None, *, was_over: bool, cancelled: bool
     if execution.status == "ok" or (execution.done.is_set() and execution.interruption is None):
         return "It was complete before the cancel reached it."
     if cancelled:
-        return "Cancelled."
+        return (
+            "Cancelled." if not execution.state_lost else "Cancelled, but variables are lost: get_execution says why."
+        )
     if execution.interruption is not None:
         return "It was being interrupted already; get_execution has its end."
     return "It cannot be cancelled while it makes a checkpoint or goes back to one."

@@ -60,7 +60,10 @@ _THREADS = (
 )
 _PROCESSES = "instead of commands use pathlib and shutil for files, and %pip install NAME for packages"
 _INPUT = "nobody can answer input() here: write the value into the code, or ask for it and run the cell again"
-_DEBUGGER = "nobody can type into a debugger here: print what you want to see, or look at it in the next cell"
+_NOBODY_ANSWERS = {
+    "interaction": "nobody can type into a debugger here: print what you want to see, or look at it in the next cell",
+    "read_password": "nobody can answer getpass() here, and code in the sandbox should not have secrets: go on without",
+}
 _MEMORY = "work in pieces (read a file in chunks), and del what is not needed any more"
 
 _TOO_BIG = "array is too big"  # numpy's, for an array that exceeds the 32-bit address space
@@ -112,7 +115,7 @@ def advice(error: BaseException | None) -> str | None:
 def _advice(error: BaseException) -> str | None:
     text = str(error)
     if isinstance(error, StdinNotImplementedError):
-        return _DEBUGGER if any(name == "interaction" for name in _functions(error)) else _INPUT
+        return next((_NOBODY_ANSWERS[name] for name in _functions(error) if name in _NOBODY_ANSWERS), _INPUT)
     if isinstance(error, MemoryError) or (isinstance(error, ValueError) and text.startswith(_TOO_BIG)):
         return _MEMORY
     if isinstance(error, RuntimeError) and "can't start new thread" in text:
