@@ -1,24 +1,30 @@
 """Servers that share a home, without processes: what they see of each other, and who has a session."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import anyio
 import pytest
 
 from kernelmcp.cells import event
 from kernelmcp.cells.log import CellLog
 from kernelmcp.cells.lookup import requests
+from kernelmcp.errors import SessionInUse
 from kernelmcp.executions.ids import MARK_CHARS, is_id, mark_in, mark_of, mint_id
 from kernelmcp.files import epochs
 from kernelmcp.files.home import RECORD_FILES, Home, open_home
 from kernelmcp.files.locks import LOCK_FILE, free_place, lock_session, owner_of_lock
-from kernelmcp.sessions.fleet.beats import BEAT_SECONDS, DEAD_SECONDS, LOOK_SECONDS, Beats
+from kernelmcp.sessions.fleet import fleet
+from kernelmcp.sessions.fleet.beats import BEAT_SECONDS, DEAD_SECONDS, LOOK_SECONDS, SURE_SECONDS, Beats
 from kernelmcp.sessions.fleet.takeover import take_over
 from kernelmcp.sessions.storage.record import Record, now, read_record
 from kernelmcp.sessions.storage.stored import StoredSessions
 
 from .fleet_model import World
+from .support import DEADLINE
 
 SCHEDULES, STEPS = 90, 600
 
@@ -357,3 +363,66 @@ class TestRequests:
         assert requests(lines + b"\n") == {}
         shown = [["show", "display_data", {"application/json": {"a": "b", "request": "the-second"}}, {}, None]]
         assert requests(b"".join(event.output("ab-cd", shown)) + b"\n") == {}
+
+
+class Renewing:
+    """A server whose disk is slow, after it stood still. `looks`: how long each look at a session takes, seconds."""
+
+    def __init__(self, home: Home, monkeypatch: pytest.MonkeyPatch, sessions: int, looks: list[float]) -> None:
+        self.clock, self.looked, self.given_up = Clock(), list[int](), list[int]()
+        monkeypatch.setattr(fleet, "time", SimpleNamespace(monotonic=self.clock))
+        monkeypatch.setattr(fleet, "_still_has", self._still_has)
+        self._looks = iter(looks)
+        self._sessions = [SimpleNamespace(id=number, principal="local") for number in range(sessions)]
+        home.servers.mkdir(exist_ok=True)
+        self.fleet = fleet.Fleet("s1", home, cast("Any", None), cast("Any", self), cast("Any", None))
+        self.fleet._beats = Beats(home.servers, "s1", "aaaa", self.clock)
+        self.lost: int | None = None
+
+    async def confirm(self) -> None:
+        with anyio.fail_after(DEADLINE):
+            await self.fleet.confirm()
+
+    def every(self) -> list[Any]:
+        return self._sessions
+
+    def give_up(self, session: Any) -> None:
+        self.given_up.append(session.id)
+
+    def _still_has(self, session: Any) -> bool:
+        self.looked.append(session.id)
+        self.clock.now += next(self._looks, 0.0)
+        return session.id != self.lost
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    with open_home(tmp_path / "home", tmp_path / "runtime") as found:
+        yield found
+
+
+class TestRenewal:
+    @pytest.mark.anyio
+    async def test_a_slow_disk_does_not_keep_a_server_from_being_sure(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one = Renewing(home, monkeypatch, 20, [1.5] * 20)
+        await one.confirm()
+        assert one.looked == list(range(20)), "each once"
+        assert one.fleet._beats._count >= 20, "others see that it lives"
+
+    @pytest.mark.anyio
+    async def test_who_stood_still_while_it_looked_looks_again(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one = Renewing(home, monkeypatch, 3, [0.1, SURE_SECONDS + 1])
+        await one.confirm()
+        assert one.looked == [0, 1, 0, 1, 2]
+
+    @pytest.mark.anyio
+    async def test_what_others_have_is_given_up(self, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+        one = Renewing(home, monkeypatch, 3, [])
+        one.lost = 1
+        with pytest.raises(SessionInUse, match="has taken over session 1"), one.fleet.noting_losses("local", []):
+            await one.confirm()
+        assert one.given_up == [1]
