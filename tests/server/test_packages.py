@@ -111,6 +111,8 @@ async def test_install_package_and_the_session_keeps_it(
             failed, found = await install(client, name)
             assert (failed, found["error"]["error_code"]) == (True, code), name
             assert found["error"]["recovery_suggestions"], name
+        failed, found = await install(client, "alpha beta")
+        assert found["error"]["recovery_suggestions"] == ['Pass a list of requirements: ["alpha", "beta"].']
         failed, found = await install(client, [])
         assert found["error"]["error_code"] == "INVALID_ARGUMENT"
 

@@ -5,6 +5,7 @@ in a cell.
 """
 
 import asyncio
+import json
 import re
 import shlex
 from collections.abc import Callable
@@ -34,6 +35,7 @@ INSTALLS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempot
 MAX_REQUIREMENTS = 200
 # A name, perhaps with extras, versions and a marker; no braces or dollars, which IPython would expand.
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-\[\], <>=!~;*+()'\"]{0,499}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class PackageTools:
@@ -89,6 +91,12 @@ def _checked(names: list[str]) -> list[str]:
             argument="package_name",
         )
     for name in names:
+        if len(parts := name.split()) > 1 and all(map(_NAME.fullmatch, parts)):
+            raise InvalidArgument(
+                f"{name[:100]!r} names {len(parts)} packages",
+                f"Pass a list of requirements: {json.dumps(parts)[:1000]}.",
+                argument="package_name",
+            )
         if not _REQUIREMENT.fullmatch(name.strip()):
             raise InvalidArgument(
                 f"{name[:100]!r} does not name a package",
