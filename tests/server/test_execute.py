@@ -162,7 +162,10 @@ async def test_a_cancel_that_comes_late_says_what_had_happened(connect: Connect)
         async with anyio.create_task_group() as both:
             both.start_soon(cancel)
             both.start_soon(cancel)
-        assert sorted(told) == ["Cancelled.", "It was being interrupted already; get_execution has its end."]
+        assert sorted(told) == [
+            "Cancelled, but variables are lost: get_execution says why.",
+            "It was being interrupted already; get_execution has its end.",
+        ]
 
 
 async def test_a_waiting_execution_is_cancelled_without_touching_the_running_one(connect: Connect) -> None:
