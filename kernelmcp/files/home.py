@@ -93,8 +93,14 @@ class SandboxDirectory:
         owner = self.workspace.stat().st_uid
         with self._unsealed():
             for source, target in ((workspace, self.workspace), (tmp, self.path / "tmp")):
-                target.rmdir()
-                copied = copy_tree(source, target, quota, owner=owner)
+                draft = target.with_name(f".{target.name}")
+                copied = copy_tree(source, draft, quota, owner=owner)
+                try:
+                    # A guest that starts meanwhile may access what is below a directory only if it is there then.
+                    os.rename(draft, target)
+                except OSError:
+                    delete_tree(draft)
+                    raise
                 quota = quota.without(copied.total_bytes, copied.entries)
 
     def save_checkpoint(self, folder: Path, quota: Quota, earlier: Path | None) -> Copied:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from kernelmcp.errors import ResourceLimitExceeded
-from kernelmcp.files import file_content, tree_copy
+from kernelmcp.files import file_content, home, tree_copy
+from kernelmcp.files.home import SandboxDirectory
 from kernelmcp.files.safe_open import DIRECTORY, delete_for_good
 from kernelmcp.files.tree_copy import FILES, MANIFEST, Copied, copy_tree, save_checkpoint
 from kernelmcp.files.workspace import Quota
@@ -772,3 +773,30 @@ def test_a_failed_checkpoint_leaves_its_base_whole(source: Path, tmp_path: Path,
         save_checkpoint(source, tmp_path / "second", Quota(max_bytes=1000, max_files=100), base=checkpoint)
     assert not (tmp_path / "second").exists()
     assert content(checkpoint) == before
+
+
+def test_a_sandbox_has_its_directories_while_files_are_copied_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node grants a guest what is below a directory if that is there when the guest starts, which may be now."""
+    seen: list[Path] = []
+
+    def copied(source: Path, target: Path, quota: Quota, *, owner: int | None = None) -> Copied:
+        assert sandbox.workspace.is_dir()
+        assert (sandbox.path / "tmp").is_dir()
+        seen.append(target)
+        return copy_tree(source, target, quota, owner=owner)
+
+    monkeypatch.setattr(home, "copy_tree", copied)
+    sandbox = SandboxDirectory(tmp_path / "sandbox")
+    sandbox.make()
+    for name in ("files", "scratch"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_text(name)
+    sandbox.copy_from(tmp_path / "files", tmp_path / "scratch", QUOTA)
+    assert not {sandbox.workspace, sandbox.path / "tmp"} & set(seen), "each is replaced at once, when it is whole"
+    assert [(each / "a").read_text() for each in (sandbox.workspace, sandbox.path / "tmp")] == ["files", "scratch"]
+    assert sorted(os.listdir(sandbox.path)) == ["tmp", "workspace"]
+    with pytest.raises(OSError, match="not empty"):
+        sandbox.copy_from(tmp_path / "files", tmp_path / "scratch", QUOTA)
+    assert sorted(os.listdir(sandbox.path)) == ["tmp", "workspace"], "no draft is left"
