@@ -22,9 +22,10 @@ from kernelmcp_kernel.languages.python.guest_bundle import code_of, native_of
 from kernelmcp_kernel.languages.python.image import plain_image
 from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.guest_process import Launch
-from kernelmcp_kernel.runtime.node import node_flags
+from kernelmcp_kernel.runtime.node import COMPILED_LATER, node_flags
 from kernelmcp_kernel.runtime.places import HOST, PACKAGE, RUNTIME
 
+from .driver import Kernel
 from .state_guest import StateGuest
 
 OF_THE_MODULE_SYSTEM = re.compile(r"^(import .*|export (?=\w))", re.MULTILINE)
@@ -131,6 +132,14 @@ def test_v8_takes_the_code_whatever_memory_a_session_has(tmp_path: Path, memory_
 def test_v8_takes_the_machine_code_whatever_memory_a_session_has(tmp_path: Path, memory_mb: int) -> None:
     *flags, _ = node_flags()
     assert _taken(tmp_path, *flags, f"--wasm-max-mem-pages={memory_mb * 16}", say=SAY_OF_NATIVE) == "taken"
+
+
+def test_a_guest_compiles_later_and_takes_the_code_all_the_same(kernel: Kernel, tmp_path: Path) -> None:
+    """docs/design.md 190: half of what `import pandas` took was the compilation of what runs once."""
+    kernel.run("1")
+    assert COMPILED_LATER in kernel.guests()[0].cmdline()
+    assert _taken(tmp_path, COMPILED_LATER, *node_flags()) == "true"
+    assert _taken(tmp_path, COMPILED_LATER, *node_flags(), say=SAY_OF_NATIVE) == "taken"
 
 
 def test_a_start_loads_few_of_nodes_own_modules(tmp_path: Path) -> None:

@@ -198,10 +198,8 @@ async def _resolve_distribution(request: Request, folder: Path, say: Say) -> Dow
     needed: DistributionNeeded | None = None
     every = distribution.listed(request.settings)
     cached = {file_name_of(file) for _, file in request.cached}
-    host, absent = (
-        distribution.host(request.settings),
-        [package for package in every if package.name in request.asked - cached],
-    )
+    host = distribution.host(request.settings)
+    absent = [package for package in every if package.name in request.asked - cached]
     # Do not wait again for a host that gave no answer a few minutes ago: imports are often repeated.
     if host and absent and await asyncio.to_thread(request.answers.was_silent, host):
         raise _distribution_needed(request, absent)
