@@ -17,6 +17,7 @@ An exception raised by guest code is none of these: it is data, a result whose `
 escapes is our bug: logged in full, `INTERNAL_ERROR` outside.
 """
 
+import errno
 from typing import Any, ClassVar, cast
 
 SEVERITIES = {
@@ -163,6 +164,13 @@ class ConfigurationError(ServerError):
 
 class LayersMissing(ConfigurationError):
     pass
+
+
+def room_or_rights(exc: OSError) -> str:
+    """Advice for files that could not be written in the home directory."""
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Free disk space."
+    return "The operator should check the home directory, and the limits of the server's process."
 
 
 def cause(exc: BaseException) -> BaseException:

@@ -17,7 +17,7 @@ OTHERS = [
 ]
 ASSIGNED = re.compile(r'(?<=__version__ = ")[^"]+')
 NAMED = re.compile(
-    r'(?<="version": ")[^"]+|(?<=^version = ")[^"]+|(?<="kernelmcp==)[^";]+|(?<="kernelmcp-)[^"-]+', re.M
+    r'(?<="version": ")[^"]+|(?<=^version = ")[^"]+|(?<="kernelmcp==)[^";]+|(?<="kernelmcp-)\d[^"-]*', re.M
 )
 
 

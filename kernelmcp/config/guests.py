@@ -131,7 +131,7 @@ class PackagesSection(Section):
     index_url: str | None = None
     """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
     pyodide_url: str | None = None
-    """Where the files of Pyodide's own distribution (numpy, pandas and 350 more) are: the address of a mirror, or a
+    """Where the files of Pyodide's own distribution (numpy and some 280 more) are: the address of a mirror, or a
     local folder. Each file is checked against the sha256 in the runtime's lock file. Default: the project's CDN."""
     wheel_folders: list[str] = []
     """Local folders with wheels that may be installed too; `kernelmcp build-wheel` fills one under `server.home` that

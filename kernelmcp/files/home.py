@@ -181,8 +181,9 @@ class Home:
         """Raises `StorageFailed` if the home was moved or deleted while this server runs."""
         if not self.sandboxes.is_dir():
             raise StorageFailed(
-                f"the server's home directory no longer exists: {self.root}",
-                "Restore it, or restart the server, which creates a new one.",
+                "the server's home directory no longer exists",
+                "The operator must restore it, or restart the server, which creates a new one.",
+                path=str(self.root),
             )
 
     def new_sandbox(self) -> SandboxDirectory:

@@ -19,6 +19,7 @@ FREE_SPACE = (
     "Delete files with execute_code (os.remove), or all of them with reset_workspace(scope='files').",
     "The limits are workspace_max_mb and max_files of policy.toml.",
 )
+IN_VOLUME = "Delete files of this folder that are no longer needed, or ask the user to make room on its disk."
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EMLINK, errno.ENOTEMPTY, errno.EXDEV}
@@ -76,9 +77,13 @@ def printable(name: str) -> str:
 
 def look_beside(path: str) -> str:
     """Advice for a file that cannot be used."""
-    if not path.startswith("/volumes/"):
+    if not _is_in_volume(path):
         return LOOK
     return f"List it with code: os.listdir({'/'.join(path.split('/')[:3])!r})."
+
+
+def _is_in_volume(path: str) -> bool:
+    return path.startswith("/volumes/")
 
 
 def not_a_regular_file(path: str) -> PermissionDenied:
@@ -100,7 +105,6 @@ def as_caller_error(path: str, look: Callable[[], str] = lambda: LOOK) -> Iterat
         if exc.errno in _NO_FILE:
             raise not_a_regular_file(path) from exc
         if exc.errno in _FULL:
-            raise ResourceLimitExceeded(
-                f"the disk is full: {exc.strerror}", "Free disk space on the server's machine.", *FREE_SPACE
-            ) from exc
+            advice = (IN_VOLUME,) if _is_in_volume(path) else ("Free disk space on the server's machine.", *FREE_SPACE)
+            raise ResourceLimitExceeded(f"the disk is full: {exc.strerror}", *advice) from exc
         raise PermissionDenied(f"{path!r} cannot be used: {exc.strerror}", look_beside(path)) from exc

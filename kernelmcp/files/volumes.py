@@ -58,8 +58,9 @@ def check_places(settings: Settings) -> None:
     for name, volume in settings.config.volumes.all.items():
         if not _is_in_its_place(volume):
             raise ConfigurationError(
-                f"volumes.{name}: {volume.path} leads elsewhere than when the server started",
+                f"volumes.{name} leads elsewhere than when the server started",
                 "The operator must find out what changed it, and restart the server.",
+                path=str(volume.path),
             )
 
 

@@ -20,7 +20,7 @@ import zmq.asyncio
 
 from kernelmcp.config.models import OWN_KERNELSPEC, Flavor
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import KernelStartFailed, ServerError
+from kernelmcp.errors import KernelStartFailed, ServerError, room_or_rights
 from kernelmcp.files.home import Home, SandboxDirectory
 from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.environment import kernel_environment
@@ -136,7 +136,7 @@ class Pool:
             sandbox = self._home.new_sandbox()
         except OSError as exc:
             self._home.check()
-            raise KernelStartFailed(f"a workspace could not be made: {exc.strerror}", "Free disk space.") from exc
+            raise KernelStartFailed(f"a workspace could not be made: {exc.strerror}", room_or_rights(exc)) from exc
         spec = self._settings.config.kernels.kernelspec
         launch = Launch(
             kernelspec=spec,

@@ -7,12 +7,17 @@ from pydantic import Field
 
 
 def analyze_file(
-    path: Annotated[str, Field(description="A file in the session's workspace, such as data.csv.")],
+    path: Annotated[
+        str,
+        Field(
+            description="A file in the workspace, such as data.csv, or in a shared folder: /volumes/shared/data.csv."
+        ),
+    ],
     question: Annotated[str, Field(description="What you want to know.")] = "What is in it, and what stands out?",
 ) -> str:
     """Look into a data file step by step and answer a question about it, with a plot where one helps."""
     return (
-        f"Use execute_code to analyse the file {path!r} in /workspace and answer this question: {question}\n\n"
+        f"Use execute_code to analyze the file {path!r} and answer this question: {question}\n\n"
         "Work in small cells; variables stay between them. First look at the raw beginning of the file and at its "
         "size, then load it, check types and missing values, and only then compute. Install what you need with "
         "install_package. Plot what is easier seen than read, and check surprising figures a second way. End with "
@@ -35,5 +40,5 @@ def continue_session(
 
 def register(server: MCPServer[Any]) -> None:
     """Offer the prompts."""
-    server.prompt(title="Analyse a file")(analyze_file)
+    server.prompt(title="Analyze a file")(analyze_file)
     server.prompt(title="Continue a session")(continue_session)

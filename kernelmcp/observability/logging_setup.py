@@ -45,6 +45,8 @@ def configure(settings: Settings) -> None:
         logging.getLogger().setLevel(max(level, LIBRARIES_LEVEL))
         logging.getLogger("kernelmcp").setLevel(level)
         handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=_last(now)))
+        if isinstance(handler, _BoundedFile):
+            handler.max_bytes = now.file_max_mb * 2**20
 
     follow()
     settings.on_change(follow)
@@ -68,11 +70,11 @@ class _BoundedFile(logging.handlers.WatchedFileHandler):
 
     def __init__(self, file: Path, max_bytes: int) -> None:
         super().__init__(file, encoding="utf-8")
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):
-            if os.stat(self.baseFilename).st_size > self._max_bytes:
+            if os.stat(self.baseFilename).st_size > self.max_bytes:
                 os.replace(self.baseFilename, f"{self.baseFilename}.1")
         super().emit(record)  # opens a new one if there is none
 

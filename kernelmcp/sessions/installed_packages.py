@@ -18,6 +18,8 @@ PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
 # With the cache it takes a tenth of a second; without it, the first cell must not wait for long.
 RESTORE_SECONDS = 60.0
 MAX_PACKAGES = 1000
+# What one `%pip install` of our kernels takes.
+MAX_AT_ONCE = 200
 MAX_NOTE_CHARS = 300
 MAX_NOTES = 50
 
@@ -92,12 +94,17 @@ def together(in_image: list[Package], installed: list[Package]) -> list[Package]
 
 
 async def restore(kernel: Kernel, packages: list[Package]) -> str | None:
-    """Reinstall packages in a fresh kernel with a silent cell. Returns a warning for the user if that failed."""
-    # The list is complete, so --no-deps: a package that was installed without its dependencies is restored that way.
-    cell = "%pip install --no-deps " + " ".join(f"{package.name}=={package.version}" for package in packages)
+    """Reinstall packages in a fresh kernel with silent cells. Returns a warning for the user if that failed."""
+    pinned = [f"{package.name}=={package.version}" for package in packages]
+    failures: list[str] = []
     try:
         with anyio.move_on_after(RESTORE_SECONDS):
-            return _failure(await kernel.execute(cell, None, silent=True))
+            for first in range(0, len(pinned), MAX_AT_ONCE):
+                # The list is complete, so --no-deps: what was installed without its dependencies is restored that way.
+                cell = "%pip install --no-deps " + " ".join(pinned[first : first + MAX_AT_ONCE])
+                if failure := _failure(await kernel.execute(cell, None, silent=True)):
+                    failures.append(failure)
+            return "".join(failures) or None
         kernel.interrupt()
     except KernelDied:
         return None  # the session's next request fails with the same error

@@ -15,7 +15,7 @@ import structlog
 
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import KernelStartFailed
+from kernelmcp.errors import KernelStartFailed, room_or_rights
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.files.home import SandboxDirectory
 from kernelmcp.files.tree_copy import Copied
@@ -313,7 +313,7 @@ class KernelBinding:
             if self.files.sandbox is not fresh.sandbox:
                 self.files.delete_soon(fresh.sandbox, fresh.kernel)
             raise KernelStartFailed(
-                f"the session's files could not be moved: {exc.strerror}", "Free disk space."
+                f"the session's files could not be moved: {exc.strerror}", room_or_rights(exc)
             ) from exc
 
     async def _move_files(self, fresh: PooledKernel) -> None:

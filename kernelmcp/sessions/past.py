@@ -4,6 +4,7 @@ Whatever goes back begins in a fresh kernel, and changes nothing before that has
 """
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
@@ -17,7 +18,7 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound, StorageFailed
+from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound, StorageFailed, room_or_rights
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import SandboxDirectory
@@ -41,6 +42,8 @@ from kernelmcp.sessions.storage.record import Checkpoint, Record, now
 LEAVE_SECONDS = 5.0
 # What a name takes in a directory and in the manifest.
 NAME_BYTES = 512
+_MAKE_ROOM = "Delete sessions or files that you no longer need; the operator can make room on the disk."
+
 log = structlog.get_logger(__name__)
 
 
@@ -315,7 +318,7 @@ class Past:
             yield
         except StateNotSaved as exc:
             if exc.is_full:
-                raise self._no_room("the disk is full") from exc
+                raise self._not_stored("the disk is full", _MAKE_ROOM) from exc
             raise InvalidArgument(
                 f"the variables of session {self._record.session_id!r} cannot be saved now: {'; '.join(exc.reasons)}",
                 "If something named here still runs, end it and try again. If the variables are lost, run a cell: its "
@@ -336,14 +339,12 @@ class Past:
                 session_id=self._record.session_id,
             ) from exc
         except OSError as exc:
-            raise self._no_room(exc.strerror or str(exc)) from exc
+            is_full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise self._not_stored(exc.strerror or str(exc), _MAKE_ROOM if is_full else room_or_rights(exc)) from exc
 
-    def _no_room(self, why: str) -> StorageFailed:
-        return StorageFailed(
-            f"session {self._record.session_id!r} could not be stored: {why}",
-            "Delete sessions or files that you no longer need; the operator can make room on the disk.",
-            session_id=self._record.session_id,
-        )
+    def _not_stored(self, why: str, advice: str) -> StorageFailed:
+        session_id = self._record.session_id
+        return StorageFailed(f"session {session_id!r} could not be stored: {why}", advice, session_id=session_id)
 
 
 async def _delete(folders: list[Path]) -> None:

@@ -265,6 +265,7 @@ class Session:
                 return
             if files:
                 await self.files.empty()
+                self.record.packages = []  # as a reset with a kernel does
             self.queue.binding.variables.reset()
             self.files.save_record()
 

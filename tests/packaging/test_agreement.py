@@ -30,7 +30,7 @@ from kernelmcp_kernel import settings as kernel_settings
 from kernelmcp_kernel.guests.storage import count
 from kernelmcp_kernel.jupyter import execute_messages, iopub
 from kernelmcp_kernel.jupyter.tools.tool_messages import MAX_ARGUMENTS_BYTES, checked_tool_calls
-from kernelmcp_kernel.packages import distribution
+from kernelmcp_kernel.packages import distribution, requirements
 from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.outcome import Outcome, Package
 from kernelmcp_kernel.packages.store import SOURCES, Wheel
@@ -141,6 +141,7 @@ def test_the_server_understands_what_a_kernel_says_of_an_installation() -> None:
     new = [Package(wheel, Path()) for wheel in wheels]
     said = Outcome(new, [Present("alpha", "1.0")], ("x" * 1000, "a\x1b[31m\nb", *["n"] * 1000)).as_json()
     assert server_packages.PACKAGES_TYPE == iopub.PACKAGES_TYPE
+    assert server_packages.MAX_AT_ONCE == requirements.MAX_REQUIREMENTS
     assert server_packages.installation({iopub.PACKAGES_TYPE: said}) == server_packages.Installation(
         installed=[
             server_packages.Package(name=each.name, version=each.version, source=each.source) for each in wheels

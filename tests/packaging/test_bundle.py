@@ -140,11 +140,15 @@ def test_on_windows_the_server_runs_in_wsl(extension: Path, wheel: Path, tmp_pat
     assert text.startswith("42\n")
     assert (folder / "made").read_text() == "by a cell"
     (programs / "wsl.exe").unlink()
-    for fake, status in ((None, 1), ("#!/bin/sh\nexit 127\n", 127)):  # Windows has a program that only says so, too
+    for fake, status, said in (
+        (None, 1, "it needs WSL"),
+        ("#!/bin/sh\nexit 50\n", 50, "if that was WSL, run wsl --install"),  # Windows' program without WSL
+        ("#!/bin/sh\nexit 127\n", 127, "it needs uv in WSL"),
+    ):
         if fake is not None:
             (programs / "wsl.exe").write_text(fake)
             (programs / "wsl.exe").chmod(0o755)
         done = subprocess.run(
             [str(part) for part in command], env=env, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
         )
-        assert (done.returncode, done.stderr.startswith("kernelmcp: it needs WSL")) == (status, True), done.stderr
+        assert (done.returncode, said in done.stderr) == (status, True), done.stderr

@@ -37,8 +37,8 @@ async def test_a_home_that_vanishes_is_said_and_serves_again_when_it_is_back(
         assert (await call(client, "execute_code", session_id="new", code="1"))["success"]
 
 
-async def test_a_home_that_was_deleted_is_said_with_its_place_by_all_that_needs_it(
-    connect: Connect, server_env: dict[str, str]
+async def test_a_home_that_was_deleted_is_said_by_all_that_needs_it_and_its_place_is_in_the_log(
+    connect: Connect, server_env: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     home = server_env["KERNELMCP_HOME"]
     async with connect() as client:
@@ -52,9 +52,11 @@ async def test_a_home_that_was_deleted_is_said_with_its_place_by_all_that_needs_
             "read_file": {"path": "a"},
         }.items():
             refused = (await client.call_tool(tool, {"session_id": "s", **arguments})).content[0].text
-            assert f"no longer exists: {home}" in refused
+            assert "the server's home directory no longer exists" in refused
             assert "restart the server" in refused
             assert "disk space" not in refused
+            assert home not in refused
+    assert f"path={home}" in capfd.readouterr().err
 
 
 async def test_where_lost_files_were_is_in_the_servers_log(

@@ -258,7 +258,10 @@ async def test_what_a_result_leaves_out_is_said_and_lies_in_a_resource(connect: 
         assert bundle["text/markdown"] == "- row\n" * 1000
 
         result = await client.call_tool("execute_code", {"code": "kept = 1; bytearray(10**9)"})
-        assert "delete large ones, or make a session of a larger flavor" in result.content[0].text
+        assert (
+            "delete large ones, process the data in parts, or create_session with a larger flavor"
+            in result.content[0].text
+        )
         result = await client.call_tool("execute_code", {"code": "bytearray(10**10)"})
         assert result.content[0].text.endswith(
             "[All variables are kept. No session can hold an object that large: process the data in parts.]"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from kernelmcp.config.load import load
 from kernelmcp.config.models import Config, Values
 from kernelmcp.config.settings import Settings
 from kernelmcp.observability.logging_setup import configure
@@ -30,3 +31,17 @@ def test_no_text_of_a_client_is_a_line_of_its_own(log_file: Path) -> None:
     assert len(lines) == 3
     assert all(line.isprintable() for line in lines)
     assert all("all is well" in line for line in lines[:2])
+
+
+def test_a_changed_bound_of_the_file_applies_at_once(log_file: Path, tmp_path: Path) -> None:
+    config, section = tmp_path / "mcp.toml", f'[logging]\nfile = "{log_file}"\nfile_max_mb = '
+    config.write_text(section + "64")
+    settings = load(config_file=config, environ={})
+    configure(settings)
+    log_file.write_bytes(b"x" * 2**21)
+    logging.getLogger("kernelmcp.test").warning("one")
+    config.write_text(section + "1")
+    settings.reload()
+    logging.getLogger("kernelmcp.test").warning("two")
+    assert "two" in log_file.read_text("utf-8")
+    assert log_file.with_name("log.1").stat().st_size > 2**21

@@ -126,8 +126,12 @@ async def test_install_package_and_the_session_keeps_it(
         assert not again["state_lost"]
         assert again["stderr"] == ""
         await install(client, "beta", session_id="other")
-        await client.call_tool("reset_workspace", {"session_id": "s"})
-        assert (await run(client, "import alpha"))["error"]["name"] == "ModuleNotFoundError"
+        await install(client, "alpha", session_id="stopped")
+        await client.call_tool("stop_session", {"session_id": "stopped"})
+        for session_id in ("s", "stopped"):
+            await client.call_tool("reset_workspace", {"session_id": session_id})
+            after = await run(client, "import alpha", session_id=session_id)
+            assert after["error"]["name"] == "ModuleNotFoundError", session_id
 
     # Gone from the cache and from the index: it is named, once, and the session goes on.
     (tmp_path / "home" / "packages").rename(tmp_path / "gone")

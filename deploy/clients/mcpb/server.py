@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 FOLDER = "KERNELMCP_VOLUMES__DEFAULT_VOLUME"
+NOT_FOUND = 127
+"""A shell's status for a program that is not there."""
 
 
 def main() -> int:
@@ -47,9 +49,12 @@ def _in_wsl() -> int:
     try:
         status = subprocess.call(command, stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
     except FileNotFoundError:
-        status = 1
-    if status:
-        sys.stderr.write("kernelmcp: it needs WSL, with uv in it: run wsl --install, then restart Windows\n")
+        sys.stderr.write("kernelmcp: it needs WSL: run wsl --install, restart Windows, and install uv in WSL\n")
+        return 1
+    if status == NOT_FOUND:
+        sys.stderr.write("kernelmcp: it needs uv in WSL: install it there\n")
+    elif status:
+        sys.stderr.write(f"kernelmcp: it ended with status {status}; if that was WSL, run wsl --install and restart\n")
     return status
 
 

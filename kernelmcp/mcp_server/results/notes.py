@@ -53,8 +53,8 @@ def notes(view: View) -> list[str]:
         found.append(
             "[All variables are kept. No session can hold an object that large: process the data in parts.]"
             if _TOO_LARGE in execution.error.value
-            else "[The session ran out of memory. All variables are kept: delete large ones, or make a session of a "
-            "larger flavor with create_session.]"
+            else "[The session ran out of memory. All variables are kept: delete large ones, process the data in "
+            "parts, or create_session with a larger flavor, if there is one.]"
         )
     fences = ["[The Markdown fences around the code were taken off.]"] if execution.had_fences else []
     return [

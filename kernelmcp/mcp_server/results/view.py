@@ -37,7 +37,7 @@ class Cursor:
         if (match := _CURSOR.fullmatch(text)) is None:
             raise InvalidArgument(
                 f"{text[:100]!r} is not a position in an output",
-                "Use the value of since from the last answer, or omit it.",
+                "Use the cursor of the last result, or omit it.",
                 argument="since",
             )
         return cls(*map(int, match.groups()))
