@@ -1,7 +1,7 @@
 """Applies changed settings files while the server runs.
 
 An invalid file is reported in the log, once, and the old values stay; `kernelmcp doctor` reports it too. Settings that
-cannot change under live sessions wait for the next start (`models.FIXED_AT_START`).
+cannot change under live sessions wait for the next start (`settings.FIXED_AT_START`).
 """
 
 import importlib
@@ -54,7 +54,7 @@ async def keep_current(settings: Settings, check: Check) -> None:
                 if (found := await _settled(places)) != seen:
                     seen = found
                     take_over(settings, check)
-        except OSError as exc:
+        except (OSError, RuntimeError, ExceptionGroup) as exc:  # a RuntimeError where the system has no more watches
             log.warning("changed settings take effect only after a restart: files are not watched", error=str(exc))
         tasks.cancel_scope.cancel()
 

@@ -75,8 +75,8 @@ class SandboxDirectory:
 
     @property
     def is_whole(self) -> bool:
-        """True if the workspace is a directory."""
-        return self.workspace.is_dir() and not self.workspace.is_symlink()
+        """True if the workspace is a directory that this process can reach."""
+        return os.path.isdir(self.workspace) and not os.path.islink(self.workspace)
 
     def take_workspace_of(self, other: "SandboxDirectory") -> None:
         """Move the files of another one here: one rename over an empty directory, atomic within a file system."""
@@ -178,13 +178,23 @@ class Home:
         self.owner_lock.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Raises `StorageFailed` if the home was moved or deleted while this server runs."""
-        if not self.sandboxes.is_dir():
+        """Raises `StorageFailed` if the home was moved, deleted or cut off while this server runs."""
+        try:
+            if stat.S_ISDIR(self.sandboxes.stat().st_mode):
+                return
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as exc:  # a network's disk that is away, a ticket that has expired
             raise StorageFailed(
-                "the server's home directory no longer exists",
-                "The operator must restore it, or restart the server, which creates a new one.",
+                f"the server's home directory cannot be used now: {exc.strerror}",
+                "Try again later; the operator should check its disk and its permissions.",
                 path=str(self.root),
-            )
+            ) from exc
+        raise StorageFailed(
+            "the server's home directory no longer exists",
+            "The operator must restore it, or restart the server, which creates a new one.",
+            path=str(self.root),
+        )
 
     def new_sandbox(self) -> SandboxDirectory:
         """Create an empty sandbox directory. Raises OSError."""

@@ -83,12 +83,19 @@ class Guard:
             await self._challenge(403, "insufficient_scope", "the token lacks a scope")(scope, receive, send)
             return
         self._enter(scope, identity)
+        is_read = False
+
+        async def reading() -> Message:
+            nonlocal is_read
+            is_read = True
+            return await receive()
+
         try:
             self._check_rate(scope)
-            await self._serve(scope, receive, send)
+            await self._serve(scope, reading, send)
         except RateLimited as exc:
-            # Requests that free capacity are always admitted.
-            if (replay := await _cancellation(scope, receive)) is not None:
+            # Requests that free capacity are always admitted: a cancellation is refused only before it is read.
+            if not is_read and (replay := await _cancellation(scope, receive)) is not None:
                 await self._app(scope, replay, _bounded(send))
                 return
             gate.on_denied("busy" if isinstance(exc, ServerBusy) else "rate")

@@ -62,7 +62,9 @@ class Shares:
         return self._held[key]
 
     def take(self, key: str, amount: int = 1) -> bool:
-        """True if the place was available."""
+        """True if the place was available, and always for none."""
+        if not amount:
+            return True
         if amount > self.left or self._held[key] + amount > max(self.left, self._least):
             return False
         self._held[key] += amount

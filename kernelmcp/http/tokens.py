@@ -41,7 +41,8 @@ class Authenticator:
         self._file: TokenFile | None = None
         self._was_required = False
         self.issuer = _issuer(settings.config.auth)
-        self._hashes()
+        self._check()
+        settings.on_change(self._check)
 
     @property
     def required(self) -> bool:
@@ -63,6 +64,10 @@ class Authenticator:
         if self.issuer is None:
             raise Rejected("the token is not known")
         return await self.issuer.verify(token)
+
+    def _check(self) -> None:
+        """Raises `ConfigurationError` if the file of the tokens cannot be read: then changed settings are refused."""
+        self._hashes()
 
     def _hashes(self) -> list[tuple[str, bytes]]:
         section = self._settings.config

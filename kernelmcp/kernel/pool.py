@@ -131,14 +131,24 @@ class Pool:
         self._wanted.set()
 
     async def start(self, flavor: Flavor) -> PooledKernel:
-        """Start a kernel in an empty sandbox directory. Raises `KernelStartFailed`, `StorageFailed`."""
+        """Start a kernel in an empty sandbox directory. Raises `KernelStartFailed`, `StorageFailed`,
+        `ConfigurationError`."""
         try:
             sandbox = self._home.new_sandbox()
         except OSError as exc:
             self._home.check()
             raise KernelStartFailed(f"a workspace could not be made: {exc.strerror}", room_or_rights(exc)) from exc
+        try:
+            kernel = await self._tasks.start(run_kernel, self._context, self._launch(sandbox, flavor))
+        except BaseException:
+            sandbox.delete()
+            raise
+        return PooledKernel(kernel, sandbox)
+
+    def _launch(self, sandbox: SandboxDirectory, flavor: Flavor) -> Launch:
+        """Raises `ConfigurationError`."""
         spec = self._settings.config.kernels.kernelspec
-        launch = Launch(
+        return Launch(
             kernelspec=spec,
             runtime=self._home.runtime,
             name=f"k{next(self._numbers)}",
@@ -148,12 +158,6 @@ class Pool:
             withheld=self._withheld,
             forks=self._forks if spec == OWN_KERNELSPEC else None,
         )
-        try:
-            kernel = await self._tasks.start(run_kernel, self._context, launch)
-        except BaseException:
-            sandbox.delete()
-            raise
-        return PooledKernel(kernel, sandbox)
 
     async def keep_warm(self) -> None:
         """Replace the taken kernels, after a pause in which the first cell has the processor to itself. Runs for the
@@ -161,22 +165,31 @@ class Pool:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            self._drop_unusable()
-            while len(self._warm) < self._settings.config.sessions.warm_pool_size:
-                self._filling = True
-                try:
-                    found = await self.start(self._settings.policy.default_flavor)
-                    self._warm.append(found)
-                except ServerError as exc:
-                    log.error("a warm kernel could not be started", error=exc.message, **exc.context)
-                    self._filling = False
-                    await self._announce()
-                    await anyio.sleep(RETRY_SECONDS)
-                finally:
-                    self._filling = False
+            is_short = True
+            while is_short:
+                is_short = await self._add_warm()
                 await self._announce()
             await self._wanted.wait()
             await anyio.sleep(self._settings.config.kernels.refill_delay_seconds)
+
+    async def _add_warm(self) -> bool:
+        """Start a warm kernel if one is lacking, or wait until it may be tried again; False if none is lacking."""
+        try:
+            self._drop_unusable()
+            if len(self._warm) >= self._settings.config.sessions.warm_pool_size:
+                return False
+            self._filling = True
+            self._warm.append(await self.start(self._settings.policy.default_flavor))
+            return True
+        except ServerError as exc:
+            log.error("a warm kernel could not be started", error=exc.message, **exc.context)
+        except Exception:
+            log.exception("a warm kernel could not be started")
+        finally:
+            self._filling = False
+        await self._announce()
+        await anyio.sleep(RETRY_SECONDS)
+        return True
 
     async def _announce(self) -> None:
         async with self._arrived:

@@ -184,6 +184,10 @@ class Notifications(Observer):
                     if uri == LIST or uri in subscriber.uris:
                         subscriber.outlet.add(uri)
 
+    def kernel_changed(self, session: Session) -> None:
+        if session.life.is_ending and (session.principal, session.id) in self._known:  # it was unloaded
+            self.session_changed(session)
+
 
 def _check_count(count: int) -> None:
     if count > MAX_SUBSCRIPTIONS:

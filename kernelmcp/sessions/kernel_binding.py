@@ -319,9 +319,9 @@ class KernelBinding:
     async def _move_files(self, fresh: PooledKernel) -> None:
         has_files = self.files.sandbox is not None
         self.files.move_to(fresh.sandbox, with_tmp=self.variables.state == "saved")
+        self.files.settle_in(fresh.sandbox)
         if has_files:
             await self._enter_workspace(fresh)
-        self.files.settle_in(fresh.sandbox)
 
     async def _enter_workspace(self, fresh: PooledKernel) -> None:
         """The working directory of a kernel that is not ours has just been replaced."""
@@ -331,9 +331,10 @@ class KernelBinding:
     async def _restore(self, kernel: Kernel) -> None:
         try:
             self.variables.came_back(await self.variables.saved.restore(kernel))
-        except KernelStartFailed:
+        except BaseException as exc:
             kernel.kill()
-            self.variables.did_not_come_back()
+            if isinstance(exc, KernelStartFailed):
+                self.variables.did_not_come_back()
             raise
 
     async def _watch(self, kernel: Kernel) -> None:

@@ -197,6 +197,8 @@ class ExecutionQueue:
                     await self.binding.bind()
         except ServerError as exc:
             log.error("no kernel for a new session", session=self._record.session_id, error=exc.message, **exc.context)
+        except Exception:
+            log.exception("no kernel for a new session", session=self._record.session_id)
 
     async def _run_one(self, execution: Execution) -> None:
         """Run an execution until it, its kernel or the server ends."""

@@ -4,6 +4,7 @@ Must not know MCP.
 """
 
 import asyncio
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import anyio.abc
 import anyio.to_thread
+import structlog
 
 from kernelmcp.cells import event
 from kernelmcp.cells.log import CellLog
@@ -37,6 +39,8 @@ from kernelmcp.sessions.queue import ExecutionQueue
 from kernelmcp.sessions.storage.record import Record, now
 from kernelmcp.sessions.storage.saver import Saver
 from kernelmcp.sessions.storage.session_files import SessionFiles
+
+log = structlog.get_logger(__name__)
 
 
 class Observer:
@@ -212,7 +216,7 @@ class Session:
 
     def _note_announced(self) -> None:
         """A client may ask other servers, and later ones, for an execution, also before the first kernel has come."""
-        if not (self.place / RECORD_FILES[0]).exists():
+        if not os.path.exists(self.place / RECORD_FILES[0]):
             self.files.save_record()
         self.log.flush()
 
@@ -220,6 +224,7 @@ class Session:
         if execution.started is None:
             self.log.cancelled(execution.id)
             self.executions.trim()
+            self._saver.save_soon()
 
     # -- events of the queue (queue.Owner) ----------------------------------------------------------------------
 
@@ -282,9 +287,9 @@ class Session:
 
     async def _stop_if_idle(self, *, must_end: bool, must_save: bool) -> None:
         async with self.queue.turn:
-            if not self.is_idle or not await self.queue.binding.stop(must_end=must_end, must_save=must_save):
-                return
-        await self._stopped()
+            has_ended = self.is_idle and await self.queue.binding.stop(must_end=must_end, must_save=must_save)
+        if has_ended or (self.life.state is State.STOPPED and not self._saver.is_done):
+            await self._stopped()
 
     async def _stop(self, *, save: bool) -> bool:
         was_live = await self._end_kernel(save=save)
@@ -342,7 +347,16 @@ class Session:
         self.lock.close()
 
     async def close(self) -> None:
-        """Close the queue and write all unsaved data. Called when the server ends."""
+        """Close the queue and write all unsaved data. Called when the server ends. A failure is only logged: other
+        sessions are closed meanwhile."""
+        try:
+            await self._close()
+        except Exception:
+            log.exception("a session could not be closed", session=self.id)
+        finally:
+            self.is_saving = False
+
+    async def _close(self) -> None:
         self.past.close()
         self.is_saving = self.queue.binding.variables.are_unsaved
         self.queue.close()
@@ -350,7 +364,6 @@ class Session:
         self.log.flush()
         await self._saver.save()
         await self.queue.binding.hibernate()
-        self.is_saving = False
         self._saver.close()
         self.executions.clear()
         await anyio.to_thread.run_sync(self.transcript.close)

@@ -5,6 +5,7 @@ may have changed: after a cell that reports changed files, and all of them perio
 Must not know kernels or MCP.
 """
 
+import itertools
 import os
 from dataclasses import dataclass
 from datetime import datetime
@@ -50,14 +51,16 @@ class DiskUse:
         self._stored = stored
         self._sessions: dict[Path, Taken] = {}
         self._totals: dict[str, int] = {}
-        self._changed: dict[Path, str] = {}
+        self._changed: dict[Path, tuple[str, int]] = {}
+        """Their principals, and the numbers of the notes."""
+        self._notes = itertools.count()
         self._live: dict[Path, str] = {}
 
     # -- notes of changes ---------------------------------------------------------------------------------------
 
     def note_changed(self, directory: Path, principal: str) -> None:
         """Note that a session's files may have changed."""
-        self._changed[directory] = principal
+        self._changed[directory] = principal, next(self._notes)
 
     def note_live(self, directory: Path, principal: str, *, live: bool) -> None:
         """Note that a session has a kernel, or no longer has one."""
@@ -132,9 +135,11 @@ class DiskUse:
 
     async def measure_all(self) -> None:
         """Measure the sessions that may have changed without a note: those with a kernel, or in another server."""
-        again = {*self._live, *self._changed}
-        before = dict(self._sessions)
-        found = await anyio.to_thread.run_sync(self._measure_home, before, again)
+        noted, before = dict(self._changed), dict(self._sessions)
+        found = await anyio.to_thread.run_sync(self._measure_home, before, {*self._live, *noted})
+        for directory, note in noted.items():
+            if self._changed.get(directory) == note:
+                del self._changed[directory]
         for directory in before.keys() | found.keys():
             # Changes and deletions since then are newer than this measurement.
             if self._sessions.get(directory) is before.get(directory):
@@ -142,7 +147,7 @@ class DiskUse:
 
     async def _measure_again(self, principal: str) -> None:
         """Measure the changed sessions and, near the limit, all running ones: deleted files are not reported."""
-        for directory in [directory for directory, owner in self._changed.items() if owner == principal]:
+        for directory in [directory for directory, (owner, _) in self._changed.items() if owner == principal]:
             await self._measure_one(directory)
         if self._left(principal) < self._settings.policy.workspace_max_mb * 2**20:
             for directory in [directory for directory, owner in self._live.items() if owner == principal]:

@@ -5,6 +5,7 @@ Must not know kernels or MCP.
 
 import asyncio
 import math
+import os
 from pathlib import Path
 
 import anyio.abc
@@ -20,7 +21,7 @@ from kernelmcp.sessions.storage.session_files import SessionFiles
 APART_SECONDS = 0.5
 # The same in durations of the last write: a large log that is rewritten for each late output costs a twentieth.
 APART_SHARE = 20
-# Delay of the next attempt if the disk is full.
+# Delay of the next attempt if the disk is full or away.
 RETRY_SECONDS = 5.0
 # Delay of the first write: the cell's result is sent before it.
 DELAY_SECONDS = 0.02
@@ -89,8 +90,18 @@ class Saver:
             self._running -= 1
 
     async def _save(self) -> None:
-        if not self._directory.exists():
-            return  # the home is away
+        if self._is_there:
+            await self._write_if_changed()
+        if not self._is_closed and (self._transcript.changed or not self._log.is_written):
+            self._last += RETRY_SECONDS
+            self.save_soon()
+
+    @property
+    def _is_there(self) -> bool:
+        """False while the home is away, or cannot be reached."""
+        return os.path.isdir(self._directory)
+
+    async def _write_if_changed(self) -> None:
         if self._transcript.changed and not self._is_closed:
             began = asyncio.get_running_loop().time()
             try:
@@ -98,12 +109,8 @@ class Saver:
             except OSError as exc:
                 log.error("the transcript could not be written", directory=self._directory.name, error=str(exc))
             self._took = asyncio.get_running_loop().time() - began
-        if self._is_closed:
-            return
-        self._files.save_record()
-        if not self._log.is_written:
-            self._last += RETRY_SECONDS
-            self.save_soon()
+        if not self._is_closed:
+            self._files.save_record()
 
     async def _write(self) -> None:
         if not self._log.is_written:

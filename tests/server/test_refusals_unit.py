@@ -1,0 +1,111 @@
+"""HTTP requests that are refused, and settings that are not taken over: at once, and nothing else fails for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from kernelmcp.config import reload
+from kernelmcp.config.load import load
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import ConfigurationError, RateLimited
+from kernelmcp.http import guard
+from kernelmcp.http.guard import Gate, Guard
+from kernelmcp.http.rate_limits import Shares, Throttle
+from kernelmcp.http.tokens import Authenticator
+from kernelmcp.mcp_server.notifications import Notifications
+
+pytestmark = pytest.mark.anyio
+
+
+def test_nothing_is_always_available() -> None:
+    shares = Shares(lambda: 64, 16)
+    assert [shares.take(key, amount) for key, amount in (("a", 16), ("a", 16), ("b", 1), ("a", 1), ("a", 0))] == [
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
+async def test_a_request_that_is_refused_after_its_body_was_read_is_answered_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guard, "CANCELLATION_SECONDS", 600.0)
+    body = b'{"jsonrpc": "2.0", "id": 1, "method": "initialize"}'
+    arriving: list[Message] = [{"type": "http.request", "body": body}]
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        if not arriving:
+            await anyio.sleep_forever()  # as uvicorn does until the client leaves
+        return arriving.pop()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def full(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        raise RateLimited("too many connections", retry_after_seconds=1)
+
+    settings = Settings()
+    gate = Gate(settings, Authenticator(settings), Throttle(settings))
+    headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "client": ("127.0.0.1", 1)}
+    with anyio.fail_after(10):
+        await Guard(full, gate)(scope, receive, send)
+    assert statuses == [429]
+
+
+async def test_a_file_of_tokens_that_is_not_there_is_refused_in_changed_settings(tmp_path: Path) -> None:
+    config, tokens = tmp_path / "mcp.toml", tmp_path / "tokens.toml"
+    tokens.write_text('ann = "first"')
+    config.write_text(f'[auth]\ntokens_file = "{tokens}"\n')
+    settings = load(config_file=config, environ={})
+    authenticator = Authenticator(settings)
+    config.write_text(f'[auth]\ntokens_file = "{tmp_path / "tokns.toml"}"\n')
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        settings.reload()
+    assert settings.config.auth.tokens_file == tokens
+    assert (await authenticator.authenticate("first")).principal == "token:ann"
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("no more instances"), OSError(24, "too many open files")])
+@pytest.mark.parametrize("is_grouped", [False, True])
+async def test_files_that_cannot_be_watched_end_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, is_grouped: bool
+) -> None:
+    class Watchfiles:
+        @staticmethod
+        async def awatch(*_: Any, **__: Any) -> Any:
+            raise ExceptionGroup("of its task group", [failure]) if is_grouped else failure
+            yield
+
+    monkeypatch.setattr(reload.importlib, "import_module", lambda _: Watchfiles)
+    (config := tmp_path / "mcp.toml").touch()
+    with anyio.fail_after(10):
+        await reload.keep_current(load(config_file=config, environ={}), lambda _: None)
+
+
+async def test_a_session_that_was_unloaded_is_not_remembered() -> None:
+    class Life:
+        is_ending = False
+
+    class Session:
+        principal, id, life = "token:a", "s", Life()
+
+    async with anyio.create_task_group() as tasks:
+        notifications = Notifications(tasks, lambda _: "token:a")
+        session = Session()
+        notifications.session_changed(cast("Any", session))
+        notifications.kernel_changed(cast("Any", session))
+        assert notifications._known == {("token:a", "s")}
+        session.life.is_ending = True
+        notifications.kernel_changed(cast("Any", session))
+        assert notifications._known == set()
