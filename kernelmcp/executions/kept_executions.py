@@ -29,8 +29,12 @@ class KeptExecutions:
         self._folder = folder
         self._display_ids = DisplayIds()
         self._kept: dict[str, Execution] = {}
+        self._growing: dict[str, Execution] = {}
+        """Those that have not ended, and those that had output since they were measured."""
         self._sizes: dict[str, tuple[int, int]] = {}
-        """Memory and disk space of those that have ended, in bytes, unless they had output since."""
+        """Memory and disk space of the others, in bytes."""
+        self._memory = self._disk = 0
+        """Their sums."""
         # Left by a server that ended without cleaning up; nothing refers to it any more.
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -40,7 +44,9 @@ class KeptExecutions:
         outputs = Outputs((policy.stdout_max_bytes, policy.stderr_max_bytes), self._folder)
 
         def hear(op: Op) -> None:
-            self._sizes.pop(execution_id, None)
+            if execution_id in self._sizes:
+                self._unsettle(execution_id)
+                self._growing[execution_id] = self._kept[execution_id]
             on_event(op)
 
         return Fold(outputs, policy, self._display_ids, hear)
@@ -56,29 +62,50 @@ class KeptExecutions:
         return iter(list(self._kept.values()))
 
     def add(self, execution: Execution) -> None:
-        self._kept[execution.id] = execution
+        self._kept[execution.id] = self._growing[execution.id] = execution
 
     def trim(self, *, stopped: bool = False) -> None:
         """Forget the oldest until the rest is within the limits. The newest ended one is kept, unless the session is
         `stopped`."""
         policy = self._settings.policy
-        count = self._settings.config.sessions.kept_executions
-        memory = STOPPED_BYTES if stopped else policy.outputs_max_bytes
-        disk = DISK_SHARES * (policy.stdout_max_bytes + policy.stderr_max_bytes)
-        exempt = not stopped
-        for execution in reversed(list(self._kept.values())):
-            size = self._sizes.get(execution.id) or self._measure(execution)
+        limits = (
+            self._settings.config.sessions.kept_executions,
+            STOPPED_BYTES if stopped else policy.outputs_max_bytes,
+            DISK_SHARES * (policy.stdout_max_bytes + policy.stderr_max_bytes),
+        )
+        growing = self._measure()
+        count, memory, disk = len(self._kept), self._memory, self._disk
+        for size in growing.values():
+            memory, disk = memory + size[0], disk + size[1]
+        newest = (execution for execution in reversed(self._kept.values()) if execution.done.is_set())
+        spared = None if stopped else next(newest, None)
+        forgotten: list[Execution] = []
+        for execution in self._kept.values():
+            if count <= limits[0] and memory <= limits[1] and disk <= limits[2]:
+                break
+            size = self._sizes.get(execution.id) or growing[execution.id]
             count, memory, disk = count - 1, memory - size[0], disk - size[1]
-            if execution.done.is_set():
-                if not exempt and min(count, memory, disk) < 0:
-                    self._forget(execution)
-                exempt = False
+            if execution.done.is_set() and execution is not spared:
+                forgotten.append(execution)
+        for execution in forgotten:
+            self._forget(execution)
 
-    def _measure(self, execution: Execution) -> tuple[int, int]:
-        size = execution.memory_bytes, execution.outputs.disk_bytes
-        if execution.done.is_set():
-            self._sizes[execution.id] = size
-        return size
+    def _measure(self) -> dict[str, tuple[int, int]]:
+        """Measure what has grown. Returns the sizes of those that have not ended."""
+        sizes: dict[str, tuple[int, int]] = {}
+        for execution in list(self._growing.values()):
+            size = execution.memory_bytes, execution.outputs.disk_bytes
+            if execution.done.is_set():
+                del self._growing[execution.id]
+                self._sizes[execution.id] = size
+                self._memory, self._disk = self._memory + size[0], self._disk + size[1]
+            else:
+                sizes[execution.id] = size
+        return sizes
+
+    def _unsettle(self, execution_id: str) -> None:
+        memory, disk = self._sizes.pop(execution_id, (0, 0))
+        self._memory, self._disk = self._memory - memory, self._disk - disk
 
     def clear(self) -> None:
         """Forget all executions and delete their files."""
@@ -89,5 +116,6 @@ class KeptExecutions:
     def _forget(self, execution: Execution) -> None:
         if execution.fold is not None:
             execution.fold.close()
-        self._sizes.pop(execution.id, None)
+        self._unsettle(execution.id)
+        self._growing.pop(execution.id, None)
         del self._kept[execution.id]

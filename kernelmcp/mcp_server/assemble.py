@@ -8,9 +8,11 @@ from typing import Any
 
 import anyio
 import structlog
+from mcp.server._otel import OpenTelemetryMiddleware  # pyright: ignore[reportPrivateUsage]  # to be dropped, mcp says
 from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import Context
+from opentelemetry import trace
 
 from kernelmcp.config import reload
 from kernelmcp.config.settings import Settings
@@ -154,6 +156,8 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
 
             await stack.enter_async_context(exporting(telemetry, settings.config.server.name))
             registry.observers.add(Tracing())
+        elif isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # nor does an embedding program ask
+            drop_spans(server)
         tasks.start_soon(registry.stop_idle)
         tasks.start_soon(registry.sweep_disk)
         tasks.start_soon(MemoryRelief(settings, registry).run)
@@ -166,6 +170,11 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             if limit.cancelled_caught:
                 log.warning("not every notebook could be written in time: the next server completes them")
             tasks.cancel_scope.cancel()
+
+
+def drop_spans(server: ResourceServer) -> None:
+    """Make no span of each request, which nobody would get: that is a twentieth of the server's time for a call."""
+    server.middleware[:] = [each for each in server.middleware if not isinstance(each, OpenTelemetryMiddleware)]
 
 
 def _folder() -> str | None:
