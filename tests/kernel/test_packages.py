@@ -12,6 +12,7 @@ import resource
 import secrets
 import shutil
 import stat
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -714,6 +715,32 @@ def test_what_a_live_kernel_has_stays_and_a_new_installation_is_refused(
         install(settings, small, "kept2")
     assert all((folder / f"kept{number}.py").is_file() for number, folder in enumerate(held))
     assert names(install(settings, kernels[2], "kept0")) == {"kept0": "pypi"}, "what is there can still be had"
+
+
+def test_an_installation_that_is_interrupted_at_its_end_is_made_again(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("ended")
+
+    async def interrupted() -> None:
+        installer, loop = Installer(settings, store), asyncio.get_running_loop()
+        at_the_end, cancelled = asyncio.Event(), threading.Event()
+
+        def end() -> None:
+            loop.call_soon_threadsafe(at_the_end.set)
+            cancelled.wait()
+
+        installer._tools.room.end = end
+        installing = asyncio.create_task(installer.install(["ended"], print))
+        await at_the_end.wait()
+        installing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await installing
+        cancelled.set()
+        assert installer.packages == []
+        assert list(names(await installer.install(["ended"], print))) == ["ended"]
+
+    asyncio.run(interrupted())
 
 
 def test_one_session_cannot_take_the_whole_cache(index: Index, settings: PackageSettings, store: Store) -> None:
