@@ -10,7 +10,7 @@ import pytest
 
 from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
-from kernelmcp_kernel.jupyter.channels.backlog import Backlog
+from kernelmcp_kernel.jupyter.channels.backlog import MAX_BYTES, Backlog, Iopub
 from kernelmcp_kernel.jupyter.iopub import OutputForwarder
 
 
@@ -52,5 +52,27 @@ def test_the_reasons_why_output_was_dropped_are_told() -> None:
         forwarder.finish(cell)
     assert sent == [
         "\n[kernelmcp] 1 more output of this cell was dropped: over the limit for one cell\n",
-        "\n[kernelmcp] 2 more outputs of this cell were dropped: a client of this kernel has stopped reading\n",
+        "\n[kernelmcp] 2 more outputs of this cell were dropped: a client of this kernel reads too slowly\n",
     ]
+
+
+def test_guests_that_start_while_others_wait_wait_too_and_none_after_an_interrupt() -> None:
+    calls: list[bool] = []
+    sent = SimpleNamespace(send_multipart=lambda *_, **__: SimpleNamespace(done=False))
+    iopub = SimpleNamespace(socket=sent, schedule=lambda send: send())
+
+    async def run() -> None:
+        backlog = Backlog(cast(Iopub, iopub), calls.append)
+        backlog.send([bytes(MAX_BYTES)])
+        assert (calls, backlog.is_stalled) == ([], False)
+        for _ in range(2):
+            backlog.send([bytes(2**20)])
+        assert (calls, backlog.is_stalled) == ([True, True], False)
+        backlog.drop(True)
+        backlog.send([bytes(2**20)])
+        assert (calls, backlog.is_stalled) == ([True, True, False], True)
+        backlog.drop(False)
+        backlog.send([bytes(2**20)])
+        assert (calls, backlog.is_stalled) == ([True, True, False, True], False)
+
+    asyncio.run(run())

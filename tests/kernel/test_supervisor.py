@@ -85,3 +85,13 @@ def test_a_second_guest_that_never_starts_is_ended_too(monkeypatch: pytest.Monke
         assert len(started) == 3
 
     with_supervisor(monkeypatch, use)
+
+
+def test_the_end_of_a_guest_that_waits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(supervisor: GuestSupervisor, started: list[StandIn]) -> None:
+        supervisor.guest.pause(True)
+        supervisor.close()
+        started[0].end()
+        await supervisor.guest.ended.wait()
+
+    with_supervisor(monkeypatch, use)

@@ -293,6 +293,7 @@ class GuestSupervisor:
         guest = self.guest
         if guest.death is not None:
             return  # it was reaped: its id may have been reused
+        self._loop.call_soon_threadsafe(guest.pause, False)  # otherwise nobody notices its end
         # WNOWAIT: the guest's own object reaps it, if it still runs.
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(guest.pid, signal.SIGKILL)

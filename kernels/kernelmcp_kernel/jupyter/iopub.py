@@ -38,7 +38,7 @@ MAX_FILES_CHARS = 200_000
 
 # Why output is dropped.
 _OVER_LIMIT = "over the limit for one cell"
-_STALLED = "a client of this kernel has stopped reading"
+_STALLED = "a client of this kernel reads too slowly"
 
 # Finished cells that may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64

@@ -210,6 +210,7 @@ class SandboxKernel(PastKernel):
             cell.interrupted = True
             if client != client_of(cell.parent):
                 self._report.metadata["interrupted_by"] = "another client"
+        self._backlog.drop(True)
         self._guests.interrupt(grace)
         self._calls.cancel(INTERRUPTED)
         self._answered({"status": "error", "text": INTERRUPTED})
@@ -292,6 +293,8 @@ class SandboxKernel(PastKernel):
             self._cell = None
             self._calls.cancel(CELL_ENDED)
             self._forwarder.finish(cell)
+            if cell.interrupted:
+                self._backlog.drop(False)
         report.packages(LANGUAGE.packages)
         if cell.files:
             report.metadata["files"] = list(cell.files)
