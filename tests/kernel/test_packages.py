@@ -12,6 +12,7 @@ import resource
 import secrets
 import shutil
 import stat
+import struct
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -496,6 +497,18 @@ def test_a_hostile_wheel_is_refused_and_leaves_nothing(
     assert not Path("/tmp/slipped").exists()
     assert not list(store.root.glob("unpacked/*"))
     assert not list(store.root.glob("tmp/*"))
+
+
+def test_of_the_entries_of_a_wheel_with_too_many_no_objects_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end says that there is one, and it needs no files for them."""
+    wheel, entries = tmp_path / "hostile.whl", b"PK\1\2".ljust(46, b"\0") * 600
+    wheel.write_bytes(entries + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(entries), 0, 0))
+    monkeypatch.setattr(unpack, "MAX_FILES", 500)
+    monkeypatch.setattr(zipfile, "ZipInfo", None)
+    with pytest.raises(e.PackageTooLarge, match="has 600 files"):
+        unpack.unpack(wheel, tmp_path / "target", 4 << 20)
 
 
 def test_a_hostile_wheel_costs_nothing_else(settings: PackageSettings, store: Store, tmp_path: Path) -> None:
