@@ -208,9 +208,9 @@ class SandboxKernel(PastKernel):
             return
         if cell is not None:
             cell.interrupted = True
+            self._backlog.drop(True)
             if client != client_of(cell.parent):
                 self._report.metadata["interrupted_by"] = "another client"
-        self._backlog.drop(True)
         self._guests.interrupt(grace)
         self._calls.cancel(INTERRUPTED)
         self._answered({"status": "error", "text": INTERRUPTED})
