@@ -10,12 +10,14 @@ import pytest
 
 from kernelmcp_kernel import languages
 from kernelmcp_kernel.languages.python.image import plain_image
+from kernelmcp_kernel.runtime import guest_process
 from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.directory import PrivateDirectory, SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import give_to_guest, spawn_guest
 from kernelmcp_kernel.sandbox import cgroup
 from kernelmcp_kernel.sandbox.confined_process import Policy
 from kernelmcp_kernel.sandbox.elf import linked_files
+from kernelmcp_kernel.settings import KernelSettings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the operating system's layers are Linux's")
 
@@ -81,6 +83,35 @@ def test_a_control_group_is_used_only_where_it_is_delegated(tmp_path: Path) -> N
     assert not group.ran_out_of_memory()
     (group.path / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n")
     assert group.ran_out_of_memory()
+
+
+def test_a_control_group_of_a_process_that_lives_stays_though_it_is_empty(tmp_path: Path) -> None:
+    """Another kernel has just made it, for a guest that is not in it yet."""
+    (living := tmp_path / f"kernelmcp-guest-{os.getpid()}").mkdir()
+    (ended := tmp_path / f"kernelmcp-guest-{2**30}").mkdir()
+    (reused := tmp_path / "kernelmcp-guest-1").mkdir()
+    group = cgroup.confine(tmp_path, 1, 100)
+    assert group is not None
+    assert group.path == reused
+    assert (living.exists(), ended.exists()) == (True, False)
+
+
+def test_no_guest_runs_without_a_control_group_that_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(guest_process, "settings", lambda: KernelSettings(required_layers=("cgroup",)))
+    monkeypatch.setattr(guest_process, "delegated", lambda: tmp_path / "missing")
+    monkeypatch.setattr(guest_process, "_spawn", lambda *_: 4711)
+    monkeypatch.setattr(os, "kill", lambda pid, _: ended.append(pid))
+    monkeypatch.setattr(os, "waitpid", lambda pid, _: ended.append(pid))
+    sandbox = SandboxDirectory(tmp_path / "sandbox")
+    launch = languages.main_language().launch(sandbox)
+    gc.collect()
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="control group that required_layers asks for"):
+        spawn_guest(sandbox, launch)
+    assert (os.listdir("/proc/self/fd"), ended) == (before, [4711, 4711])
 
 
 def test_what_node_is_linked_against_is_found_without_running_it() -> None:

@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import pytest
 
+from kernelmcp_kernel.guests import channel
+from kernelmcp_kernel.guests.cpu import CpuLimit
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
@@ -103,6 +105,24 @@ def test_a_guest_that_never_reads_blocks_nobody() -> None:
         return guest.death
 
     assert with_hostile_guest("never_reads", use) == "it does not read"
+
+
+@pytest.mark.parametrize("last", ["a request", "an interrupt"])
+def test_a_guest_that_lets_too_much_lie_unread_is_ended_and_the_reply_says_so(
+    monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    async def use(guest: Guest, found: list[Frame]) -> None:
+        await guest.ready()
+        if last == "a request":
+            monkeypatch.setattr(channel, "_MAX_UNREAD_BYTES", 0)
+        asked = asyncio.ensure_future(guest.request("execute", {}, new_request_id(), CpuLimit(1000)))
+        await asyncio.sleep(0)
+        monkeypatch.setattr(channel, "_MAX_UNREAD_BYTES", 0)
+        guest.interrupt()
+        with pytest.raises(GuestDied, match="never reads the answers"):
+            await asked
+
+    with_hostile_guest("never_reads", use)
 
 
 def test_a_guest_with_too_much_memory_is_ended_and_the_reply_says_so() -> None:

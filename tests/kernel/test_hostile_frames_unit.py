@@ -35,6 +35,7 @@ def frame(**fields: Any) -> bytes:
         packed(b'{"type": "call", "id": "", "content": {}}'),
         packed(b'{"type": "call", "id": "", "content": {"number": 1, "arguments": {"call": "kill", "call": "fetch"}}}'),
         packed(b'{"type": "stream", "id": "", "content": {"a": }}'),
+        packed(b'{"type": "reply", "id": "", "content": {"a": "\xed\xa0\x80"}}'),
     ],
     ids=[
         "too long",
@@ -49,6 +50,7 @@ def frame(**fields: Any) -> bytes:
         "a call without a number",
         "two calls",
         "not JSON behind its beginning",
+        "a surrogate in UTF-8",
     ],
 )
 def test_a_frame_that_breaks_the_protocol_is_refused(data: bytes) -> None:

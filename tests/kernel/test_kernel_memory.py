@@ -134,6 +134,19 @@ def test_output_that_a_client_does_not_read_waits_in_the_guest(kernel: Kernel) -
     assert ran.kinds() == ["display_data"] * DISPLAYS + ["stdout"]
 
 
+def test_an_interrupt_reaches_a_guest_that_waits_for_a_client(kernel: Kernel) -> None:
+    with slow_client(kernel):
+        request = kernel.send("kept = 1\nwhile True: print('x' * 10**6)")
+        with suppress(queue.Empty):
+            while True:
+                kernel.client.get_iopub_msg(timeout=2)
+        kernel.interrupt()
+        ran = kernel.finish(request)
+        assert ran.error.startswith("KeyboardInterrupt")
+        assert "dropped: a client of this kernel reads too slowly" in ran.text("stderr")
+        assert kernel.reply(kernel.send("kept"))["content"]["status"] == "ok"
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in MANY_BYTES)) for name in ATTACKS]
 )

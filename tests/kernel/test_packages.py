@@ -12,6 +12,8 @@ import resource
 import secrets
 import shutil
 import stat
+import struct
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -497,6 +499,18 @@ def test_a_hostile_wheel_is_refused_and_leaves_nothing(
     assert not list(store.root.glob("tmp/*"))
 
 
+def test_of_the_entries_of_a_wheel_with_too_many_no_objects_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end says that there is one, and it needs no files for them."""
+    wheel, entries = tmp_path / "hostile.whl", b"PK\1\2".ljust(46, b"\0") * 600
+    wheel.write_bytes(entries + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(entries), 0, 0))
+    monkeypatch.setattr(unpack, "MAX_FILES", 500)
+    monkeypatch.setattr(zipfile, "ZipInfo", None)
+    with pytest.raises(e.PackageTooLarge, match="has 600 files"):
+        unpack.unpack(wheel, tmp_path / "target", 4 << 20)
+
+
 def test_a_hostile_wheel_costs_nothing_else(settings: PackageSettings, store: Store, tmp_path: Path) -> None:
     make_wheel(tmp_path / "mine", "hostile", files={"../../../slipped": "x"})
     make_wheel(tmp_path / "mine", "harmless")
@@ -714,6 +728,32 @@ def test_what_a_live_kernel_has_stays_and_a_new_installation_is_refused(
         install(settings, small, "kept2")
     assert all((folder / f"kept{number}.py").is_file() for number, folder in enumerate(held))
     assert names(install(settings, kernels[2], "kept0")) == {"kept0": "pypi"}, "what is there can still be had"
+
+
+def test_an_installation_that_is_interrupted_at_its_end_is_made_again(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("ended")
+
+    async def interrupted() -> None:
+        installer, loop = Installer(settings, store), asyncio.get_running_loop()
+        at_the_end, cancelled = asyncio.Event(), threading.Event()
+
+        def end() -> None:
+            loop.call_soon_threadsafe(at_the_end.set)
+            cancelled.wait()
+
+        installer._tools.room.end = end
+        installing = asyncio.create_task(installer.install(["ended"], print))
+        await at_the_end.wait()
+        installing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await installing
+        cancelled.set()
+        assert installer.packages == []
+        assert list(names(await installer.install(["ended"], print))) == ["ended"]
+
+    asyncio.run(interrupted())
 
 
 def test_one_session_cannot_take_the_whole_cache(index: Index, settings: PackageSettings, store: Store) -> None:

@@ -52,6 +52,24 @@ def test_a_cell_that_runs_on_leaves_no_state_to_save(kernel: Kernel, tmp_path: P
     assert kernel.finish(request).reply["content"]["ename"] == "KeyboardInterrupt"
 
 
+SLEEPS_ON_A_MESSAGE = """
+import time
+from comm import create_comm
+channel = create_comm(target_name='sleeper')
+channel.on_msg(lambda message: (print("begun"), time.sleep(1000)))
+"""
+
+
+def test_what_runs_on_beside_cells_keeps_no_save_waiting(kernel: Kernel, tmp_path: Path) -> None:
+    opened = kernel.run(SLEEPS_ON_A_MESSAGE).outputs[0]
+    message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {}})
+    kernel.client.shell_channel.send(message)
+    kernel.output(message["msg_id"])
+    assert save(kernel, tmp_path / "state")["reasons"] == ["a cell is running"]
+    kernel.interrupt()
+    assert kernel.run("1 + 1").result == "2"
+
+
 def test_an_error_of_the_disk_has_its_number_and_says_nothing_about_the_state(kernel: Kernel, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "state")

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kernelmcp_kernel.guests import storage
 from kernelmcp_kernel.guests.storage import Excess, StorageWatch, count
 from kernelmcp_kernel.runtime.directory import _delete
 from kernelmcp_kernel.settings import Quota
@@ -246,6 +248,31 @@ def test_a_guest_that_puts_a_link_in_place_of_a_parent_meanwhile_leads_the_count
     assert (sandbox / "parent").is_symlink()
     assert stored == Quota(10, 3)
     assert (outside / "hidden").stat().st_mode & 0o777 == 0o300
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_directories_that_move_during_a_count_are_an_excess_only_if_they_go_on_moving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, always: bool
+) -> None:
+    """The server moves them once, when it deletes files."""
+    nested, scan = tmp_path / "a" / "b", os.scandir
+    nested.mkdir(parents=True)
+    (nested / "file").write_bytes(bytes(10))
+
+    def moving(fd: int) -> Any:
+        if nested.exists() and os.path.samestat(os.fstat(fd), nested.stat()):
+            nested.rename(tmp_path / secrets.token_hex(4))
+            if always:
+                nested.mkdir()
+        return scan(fd)
+
+    monkeypatch.setattr(os, "scandir", moving)
+    monkeypatch.setattr(storage, "_PAUSES_SECONDS", (0.0,) * 3)
+    if always:
+        with pytest.raises(Excess, match="move while they are counted"):
+            count(tmp_path, Quota(1 << 20, 10))
+    else:
+        assert count(tmp_path, Quota(1 << 20, 10)) == Quota(10, 3)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ execution."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ class Cell:
     stream_chars: int = 0
     display_bytes: int = 0
     messages: int = 0
-    dropped: int = 0
+    dropped: Counter[str] = field(default_factory=Counter[str])
+    """Outputs that were not sent, by the reason."""
     files: dict[str, None] = field(default_factory=dict[str, None])
     """Paths in the workspace, or /volumes/NAME/PATH, that the guest claims to have written. Not verified: a hostile
     guest can lie."""

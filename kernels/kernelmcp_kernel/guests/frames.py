@@ -249,7 +249,10 @@ def _parse(head: _Head, body: bytes) -> Frame:
         return _unread(head, len(body), f"it has too much: {error}")
     try:
         # JSON has no NaN or infinities: they become "NaN", "Infinity", "1e999".
-        value = json.loads(body, parse_constant=str, parse_float=_finite if _may_be_huge(body) else None)
+        # Strict: `json.loads` of bytes would let surrogates pass.
+        value = json.loads(
+            body.decode("utf-8"), parse_constant=str, parse_float=_finite if _may_be_huge(body) else None
+        )
         if b"\\" in body and _SURROGATE.search(body):
             value = _without_surrogates(value)
     except (ValueError, RecursionError) as error:

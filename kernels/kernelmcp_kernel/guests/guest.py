@@ -139,7 +139,7 @@ class Guest:
         reply = self._reply = self._loop.create_future()
         self._channel.send(frame)
         del frame  # up to MAX_FRAME_BYTES, which would otherwise be held until the reply
-        if limit is not None:
+        if limit is not None and not reply.done():  # otherwise `send` has ended the guest
             self._limit = limit
             limit.start(self)
         try:
@@ -241,6 +241,8 @@ class Guest:
         if not self.busy or self.death is not None:
             return
         self._signal()
+        if self.death is not None:  # it lets its answers lie, and this was one too many
+            return
         if grace_seconds is not None and not self._end_timers:
             reason = f"it went on for {grace_seconds:,.15g} s after it was interrupted"
             self._end_timers = [

@@ -48,6 +48,10 @@ _LOST_BYTES = 4 * 1024 * 1024
 _STOP_SECONDS = 2.0
 _STOP_CHECK_SECONDS = 0.001
 
+# Pauses before each count, until one meets no directory that moves. The server moves them, too, when it deletes the
+# files of a workspace; a guest can only if it has not stopped.
+_PAUSES_SECONDS = (0.0, 0.05, 0.1, 0.2, 0.4)
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _PATH_MAX = 4096
@@ -57,6 +61,10 @@ _ROUNDING_BYTES = 4096
 
 class Excess(Exception):
     """A guest has stored more than its quota and the tolerance. The text gives the details."""
+
+
+class _Moved(Exception):
+    """A directory was moved while its subdirectories were counted."""
 
 
 class Stopped:
@@ -142,12 +150,18 @@ def count(folder: Path, quota: Quota, pids: Iterable[int] = ()) -> Quota:
 
     Raises Excess as soon as a limit is exceeded.
     """
-    found = _Count(quota)
     real = os.path.realpath(folder)  # the path to the top is the host's, and may contain links
-    with contextlib.suppress(FileNotFoundError):
-        _count_tree(real, found)
-        _count_deleted(real, pids, found)
-    return Quota(found.size, found.files)
+    for pause in _PAUSES_SECONDS:
+        time.sleep(pause)
+        found = _Count(quota)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                _count_tree(real, found)
+                _count_deleted(real, pids, found)
+        except _Moved:
+            continue
+        return Quota(found.size, found.files)
+    raise Excess("its directories move while they are counted")
 
 
 def _count_tree(top: str, found: _Count) -> None:
@@ -178,7 +192,7 @@ def _count_tree(top: str, found: _Count) -> None:
                 fd, child = os.open("..", _DIRECTORY, dir_fd=fd), fd
                 os.close(child)
                 if _identity(fd) != identity:
-                    raise Excess("its directories move while they are counted")
+                    raise _Moved
     finally:
         os.close(fd)
 

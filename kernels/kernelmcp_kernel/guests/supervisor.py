@@ -31,6 +31,9 @@ _START_CPU_SECONDS = 10.0
 _START_SECONDS = 300.0
 _START_CHECK_SECONDS = 1.0
 
+# How long a save waits for a request that is under way, such as a completion: meanwhile the kernel takes no interrupt.
+_SAVE_WAITS_SECONDS = 2.0
+
 # What a state may have beyond a full heap: its header, files in memory, blocks that do not compress.
 _STATE_EXCESS_MB = 64
 
@@ -155,42 +158,50 @@ class GuestSupervisor:
 
         Raises GuestDied, and OSError if the file cannot be written: then the guest goes on as well.
         """
-        async with self._requests:
-            if (reason := self.untold_loss) is not None:
-                return {"ok": False, "reasons": [f"the sandbox process had ended: {reason}"]}
-            await self._started()
-            guest = self.guest
-            if (image := self._language.image) is None or guest.death is not None:
-                return {"ok": False, "reasons": ["they cannot be saved in this language"]}
-            failures: list[OSError] = []
-            written = 0
-            most = (settings().memory_mb + _STATE_EXCESS_MB) << 20
+        try:
+            async with asyncio.timeout(_SAVE_WAITS_SECONDS):
+                await self._requests.acquire()
+        except TimeoutError:
+            return {"ok": False, "reasons": ["a cell is running"]}
+        try:
+            return await self._save_idle(file, max_bytes, how)
+        finally:
+            self._requests.release()
 
-            def take(data: bytes) -> None:
-                nonlocal written
-                written += len(data)
-                guest.note_progress()
-                if written > most:
-                    guest.kill("its state is larger than its memory")
-                elif not failures and written <= max_bytes:
-                    try:
-                        _write(file, data)
-                    except OSError as error:
-                        failures.append(error)
+    async def _save_idle(self, file: int, max_bytes: int, how: dict[str, Any]) -> dict[str, Any]:
+        if (reason := self.untold_loss) is not None:
+            return {"ok": False, "reasons": [f"the sandbox process had ended: {reason}"]}
+        await self._started()
+        guest = self.guest
+        if (image := self._language.image) is None or guest.death is not None:
+            return {"ok": False, "reasons": ["they cannot be saved in this language"]}
+        failures: list[OSError] = []
+        written = 0
+        most = (settings().memory_mb + _STATE_EXCESS_MB) << 20
 
-            with guest.state_pipes.receiving(take):
-                found = await guest.move_state("save_state", how)
-            if failures:
-                raise failures[0]
-            if found.get("ok") is not True:
-                return {"ok": False, "reasons": found.get("reasons")}
-            if written > max_bytes:
-                why = (
-                    f"{written:,} bytes of variables are more than your sessions may still store: delete some, or files"
-                )
-                return {"ok": False, "reasons": [why]}
-            told = {name: found.get(name) for name in ("id", "gone")}
-            return {"ok": True, "bytes": written, **told, "image": image, "mounts": list(self._mounts.values())}
+        def take(data: bytes) -> None:
+            nonlocal written
+            written += len(data)
+            guest.note_progress()
+            if written > most:
+                guest.kill("its state is larger than its memory")
+            elif not failures and written <= max_bytes:
+                try:
+                    _write(file, data)
+                except OSError as error:
+                    failures.append(error)
+
+        with guest.state_pipes.receiving(take):
+            found = await guest.move_state("save_state", how)
+        if failures:
+            raise failures[0]
+        if found.get("ok") is not True:
+            return {"ok": False, "reasons": found.get("reasons")}
+        if written > max_bytes:
+            why = f"{written:,} bytes of variables are more than your sessions may still store: delete some, or files"
+            return {"ok": False, "reasons": [why]}
+        told = {name: found.get(name) for name in ("id", "gone")}
+        return {"ok": True, "bytes": written, **told, "image": image, "mounts": list(self._mounts.values())}
 
     async def load_state(
         self, parts: list[FilePart], image: str, mounts: list[dict[str, str]], *, reseed: bool
@@ -229,7 +240,10 @@ class GuestSupervisor:
 
     async def _exchange(self, code: str) -> None:
         """Replace the guest before the first cell if the language has a more suitable one: no cell has left anything
-        here."""
+        here. Not if the session has installed packages, before its guest ended: another image may have other versions
+        of them."""
+        if not self._mounts.keys() <= {package["point"] for package in self._language.mounts()}:
+            return
         if await asyncio.to_thread(self._language.suits, code):
             return
         self._restart("another one is better for the first cell")
@@ -246,7 +260,7 @@ class GuestSupervisor:
                 await asyncio.to_thread(self._language.mend, ended.exit_code)
             if self.guest is ended:  # otherwise `_watch` has replaced it meanwhile
                 self.guest = self._start()
-            await self.guest.ready()
+            await self._started()
         if self.guest.death is not None:
             raise GuestDied(f"the sandbox could not start: {self.guest.death}")
         return self.guest
@@ -279,6 +293,7 @@ class GuestSupervisor:
         guest = self.guest
         if guest.death is not None:
             return  # it was reaped: its id may have been reused
+        self._loop.call_soon_threadsafe(guest.pause, False)  # otherwise nobody notices its end
         # WNOWAIT: the guest's own object reaps it, if it still runs.
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(guest.pid, signal.SIGKILL)

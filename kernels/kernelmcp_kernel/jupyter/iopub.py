@@ -36,6 +36,10 @@ MAX_PATH_CHARS = 4096
 # Characters of all these paths: they are in the reply's metadata.
 MAX_FILES_CHARS = 200_000
 
+# Why output is dropped.
+_OVER_LIMIT = "over the limit for one cell"
+_STALLED = "a client of this kernel reads too slowly"
+
 # Finished cells that may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64
 
@@ -74,11 +78,11 @@ class OutputForwarder:
     def finish(self, cell: Cell) -> None:
         """End a cell's output: send the collected text, and report what was dropped."""
         self._flush()
-        if cell.dropped:
-            outputs = "output of this cell was" if cell.dropped == 1 else "outputs of this cell were"
-            text = f"\n[kernelmcp] {cell.dropped:,} more {outputs} dropped: over the limit for one cell\n"
+        for why, count in cell.dropped.items():
+            outputs = "output of this cell was" if count == 1 else "outputs of this cell were"
+            text = f"\n[kernelmcp] {count:,} more {outputs} dropped: {why}\n"
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
-            cell.dropped = 0
+        cell.dropped.clear()
 
     def say(self, cell: Cell, text: str) -> None:
         """Send text from the kernel process itself, under the same caps as the guest's."""
@@ -99,7 +103,8 @@ class OutputForwarder:
         if cell is None:
             return
         if frame.excess:
-            cell.dropped += frame.type in DISPLAY_TYPES | COMM_TYPES | {"stream", "error"}
+            if frame.type in DISPLAY_TYPES | COMM_TYPES | {"stream", "error"}:
+                cell.dropped[_OVER_LIMIT] += 1
             return
         if frame.type == "stream":
             self._stream(cell, frame.content)
@@ -119,8 +124,7 @@ class OutputForwarder:
         name, text = content.get("name"), content.get("text")
         if name not in ("stdout", "stderr") or not isinstance(text, str):
             return
-        if cell.stream_chars > MAX_STREAM_CHARS or self._backlog.is_stalled:
-            cell.dropped += 1
+        if self._is_dropped(cell, is_over=cell.stream_chars > MAX_STREAM_CHARS):
             return
         cell.stream_chars += len(text)
         if self._text_of != (cell, name):
@@ -137,13 +141,13 @@ class OutputForwarder:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._text_of is not None:
-            cell, name = self._text_of
-            text = "".join(self._text)
-            for start in range(0, len(text), _MESSAGE_CHARS):
-                piece = text[start : start + _MESSAGE_CHARS]
-                self._publish("stream", {"name": name, "text": piece}, {}, cell.parent)
+        collected, text_of = "".join(self._text), self._text_of
         self._text, self._text_chars, self._text_of = [], 0, None
+        if text_of is not None:
+            cell, name = text_of
+            for start in range(0, len(collected), _MESSAGE_CHARS):
+                piece = collected[start : start + _MESSAGE_CHARS]
+                self._publish("stream", {"name": name, "text": piece}, {}, cell.parent)
 
     def _display(self, cell: Cell, frame: Frame) -> None:
         content = frame.content
@@ -169,12 +173,17 @@ class OutputForwarder:
 
     def _may_send(self, cell: Cell, size: int) -> bool:
         room = min(MAX_DISPLAY_FRAME_BYTES, MAX_DISPLAY_BYTES - cell.display_bytes)
-        if cell.messages >= MAX_MESSAGES or size > room or self._backlog.is_stalled:
-            cell.dropped += 1
+        if self._is_dropped(cell, is_over=cell.messages >= MAX_MESSAGES or size > room):
             return False
         cell.messages += 1
         cell.display_bytes += size
         return True
+
+    def _is_dropped(self, cell: Cell, *, is_over: bool) -> bool:
+        if is_over or self._backlog.is_stalled:
+            cell.dropped[_OVER_LIMIT if is_over else _STALLED] += 1
+            return True
+        return False
 
     def _error(self, cell: Cell, frame: Frame) -> None:
         error = error_content(frame.content)

@@ -208,6 +208,7 @@ class SandboxKernel(PastKernel):
             return
         if cell is not None:
             cell.interrupted = True
+            self._backlog.drop(True)
             if client != client_of(cell.parent):
                 self._report.metadata["interrupted_by"] = "another client"
         self._guests.interrupt(grace)
@@ -292,6 +293,8 @@ class SandboxKernel(PastKernel):
             self._cell = None
             self._calls.cancel(CELL_ENDED)
             self._forwarder.finish(cell)
+            if cell.interrupted:
+                self._backlog.drop(False)
         report.packages(LANGUAGE.packages)
         if cell.files:
             report.metadata["files"] = list(cell.files)

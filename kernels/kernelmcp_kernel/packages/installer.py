@@ -93,12 +93,11 @@ class Installer:
             self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled
         for wheel in wheels:
             for package in await self._from_cache([wheel]) or []:
-                await self._add(package)
+                self._record(package, await asyncio.to_thread(_present, package))
 
-    async def _add(self, package: Package) -> None:
+    def _record(self, package: Package, present: Present) -> None:
         name = canonicalize_name(package.wheel.name)
-        self._packages[name] = package
-        self._present[name] = await asyncio.to_thread(_present, package)
+        self._packages[name], self._present[name] = package, present
 
     async def install_for(self, module: str, say: Say) -> Outcome | None:
         """Install the package of Pyodide's distribution that provides a module, in the distribution's version; a
@@ -169,16 +168,20 @@ class Installer:
             notes = [await self._about_newest(package, options) for package in there if options.upgrade]
             if not wanted:
                 return Outcome([], there, tuple(notes))
+            new: list[Package] = []
             try:
                 packages, said = await self._fetch_with_companions(wanted, say, options, from_distribution, pins)
                 check_pins(pins, map(_identity, packages))
-                for package in packages:
-                    await self._add(package)
-                self._whole = self._whole and not options.no_deps
+                there_now = [await asyncio.to_thread(_present, package) for package in packages]
+                new = packages
             finally:
-                used = [package.wheel.sha256 for package in self._packages.values()]
+                used = [package.wheel.sha256 for package in (*self._packages.values(), *new)]
                 await asyncio.to_thread(self._store.room.use_only, used)
                 await asyncio.to_thread(self._tools.room.end)
+            # Last, with nothing to wait for until they are mounted: an interrupt leaves no package that is not.
+            for package, present in zip(packages, there_now, strict=True):
+                self._record(package, present)
+            self._whole = self._whole and not options.no_deps
             self._remember_whole()
             notes += [each.note for each in packages if each.note]
             return Outcome(packages, there, (*notes, *said))

@@ -21,6 +21,7 @@ MAX_FILES = 50_000
 _MAX_PATH_CHARS = 1000
 _MAX_PART_BYTES = 255
 _CHUNK_BYTES = 1 << 18
+_ENTRY = b"PK\x01\x02"
 
 # zipfile's exceptions for a damaged archive; bz2 and seeking also raise an OSError without a number, or with EINVAL.
 DAMAGED = (
@@ -41,6 +42,8 @@ _CODE = ("purelib", "platlib")
 def unpack(wheel: Path, target: Path, max_bytes: int) -> None:
     """Unpack into an existing, empty folder. Raises PackageInvalid, PackageTooLarge; files written so far remain."""
     try:
+        if (files := _most_entries(wheel)) > MAX_FILES:
+            raise PackageTooLarge(f"{wheel.name} has {files:,} files, more than {MAX_FILES:,}; install another version")
         with zipfile.ZipFile(wheel) as archive:
             _unpack(archive, wheel.name, target, max_bytes)
     except (*DAMAGED, OSError) as error:
@@ -49,12 +52,20 @@ def unpack(wheel: Path, target: Path, max_bytes: int) -> None:
         raise PackageInvalid(f"{wheel.name} is damaged: {error}; install another version") from error
 
 
+def _most_entries(wheel: Path) -> int:
+    """At least as many as the archive's directory has. zipfile makes an object of each before it can be asked for their
+    number, and takes what the end of the archive says about it on trust; but each begins with this signature."""
+    count, tail = 0, b""
+    with wheel.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            count += (tail + chunk).count(_ENTRY)
+            tail = chunk[1 - len(_ENTRY) :]
+    return count
+
+
 def _unpack(archive: zipfile.ZipFile, name: str, target: Path, max_bytes: int) -> None:
-    entries = archive.infolist()
-    if len(entries) > MAX_FILES:
-        raise PackageTooLarge(f"{name} has {len(entries):,} files, more than {MAX_FILES:,}; install another version")
     left = max_bytes
-    for entry in entries:
+    for entry in archive.infolist():
         if entry.filename.endswith("/"):
             continue
         place = _place(entry, name)

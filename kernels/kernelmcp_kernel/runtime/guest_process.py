@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -116,9 +117,13 @@ def spawn_guest(
         descriptors += [state_out_theirs, state_in_theirs]
         policy = change(guest_policy(sandbox, launch, descriptors))
         pid = _spawn(sandbox, policy)
+        above = delegated()
+        group = confine(above, pid, launch.max_resident_mb) if above else None
+        if group is None and "cgroup" in settings().required_layers:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise OSError("the control group that required_layers asks for could not be made")
         ours.pop_all()  # now owned by the caller
-    above = delegated()
-    group = confine(above, pid, launch.max_resident_mb) if above else None
     cap = launch.max_resident_mb
     return Spawned(pid, requests, frames, interrupts, errors, cap, group, state_out, state_in)
 

@@ -71,10 +71,11 @@ def _enable(above: Path) -> None:
 
 def confine(above: Path, pid: int, memory_mb: int) -> Group | None:
     """Move a process that has just started into a group with limits; None if the system refuses."""
-    for old in above.glob("kernelmcp-guest-*"):
-        with contextlib.suppress(OSError):
-            old.rmdir()  # from a killed kernel; one with a process in it stays
     group = Group(above / f"kernelmcp-guest-{pid}")
+    for old in above.glob("kernelmcp-guest-*"):
+        # From a killed kernel. An empty one may be another kernel's, whose guest is just coming.
+        if old == group.path or not Path("/proc", old.name.rpartition("-")[2]).exists():
+            Group(old).remove()
     try:
         group.path.mkdir()
         (group.path / "memory.max").write_text(str(memory_mb * _MIB))

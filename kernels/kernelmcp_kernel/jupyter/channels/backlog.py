@@ -45,7 +45,7 @@ class Backlog:
         self._is_paused = False
         self._looking = False
         self.is_stalled = False
-        """A client receives nothing: new output would only be held in memory."""
+        """New output is dropped: a client receives nothing, and it would only be held in memory."""
 
     def send(self, parts: list[bytes]) -> None:
         """Send a message, in order."""
@@ -66,9 +66,18 @@ class Backlog:
         if not self._looking:
             self._looking, self._progress = True, loop.time()
             loop.call_later(_LOOK_SECONDS, self._look)
-        if self._bytes > MAX_BYTES and not self._is_paused and not self.is_stalled:
+        if self._bytes > MAX_BYTES and not self.is_stalled:  # again and again: a guest may have started meanwhile
             self._is_paused = True
             self._pause(True)
+
+    def drop(self, dropping: bool) -> None:
+        """With True, let guests that wait continue, so that they notice an interrupt: output is dropped instead, until
+        the backlog has fallen. With False, make them wait again, unless a client has stopped."""
+        if not dropping:
+            self.is_stalled = False  # `_look` will set it again
+        elif self._is_paused:
+            self._is_paused, self.is_stalled = False, True
+            self._pause(False)
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()

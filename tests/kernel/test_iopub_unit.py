@@ -1,0 +1,78 @@
+"""What the kernel process sends of a guest's output, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kernelmcp_kernel.guests.cell_requests import Cell
+from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
+from kernelmcp_kernel.jupyter.channels.backlog import MAX_BYTES, Backlog, Iopub
+from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+
+
+def stream(text: str) -> Frame:
+    return Frame("stream", "", {"name": "stdout", "text": text}, len(text))
+
+
+def test_text_that_cannot_be_sent_is_tried_once() -> None:
+    sent: list[str] = []
+
+    def publish(_: str, content: dict[str, Any], *more: Any) -> None:
+        content["text"].encode()
+        sent.append(content["text"])
+
+    async def run() -> None:
+        backlog = cast(Backlog, SimpleNamespace(is_stalled=False))
+        forwarder, cell = OutputForwarder(publish, backlog), Cell({})
+        forwarder.output(stream("\ud800"), cell)
+        with pytest.raises(UnicodeEncodeError):
+            forwarder.finish(cell)
+        forwarder.output(stream("text"), cell)
+        forwarder.finish(cell)
+
+    asyncio.run(run())
+    assert sent == ["text"]
+
+
+def test_the_reasons_why_output_was_dropped_are_told() -> None:
+    sent: list[str] = []
+    backlog = SimpleNamespace(is_stalled=False)
+    forwarder = OutputForwarder(lambda _, content, *more: sent.append(content["text"]), cast(Backlog, backlog))
+    cell = Cell({})
+    bundle = {"data": {}, "metadata": {}}
+    forwarder.output(Frame("display_data", "", bundle, MAX_DISPLAY_FRAME_BYTES + 1), cell)
+    backlog.is_stalled = True
+    forwarder.output(stream("x"), cell)
+    forwarder.output(Frame("display_data", "", bundle, 10), cell)
+    for _ in range(2):
+        forwarder.finish(cell)
+    assert sent == [
+        "\n[kernelmcp] 1 more output of this cell was dropped: over the limit for one cell\n",
+        "\n[kernelmcp] 2 more outputs of this cell were dropped: a client of this kernel reads too slowly\n",
+    ]
+
+
+def test_guests_that_start_while_others_wait_wait_too_and_none_after_an_interrupt() -> None:
+    calls: list[bool] = []
+    sent = SimpleNamespace(send_multipart=lambda *_, **__: SimpleNamespace(done=False))
+    iopub = SimpleNamespace(socket=sent, schedule=lambda send: send())
+
+    async def run() -> None:
+        backlog = Backlog(cast(Iopub, iopub), calls.append)
+        backlog.send([bytes(MAX_BYTES)])
+        assert (calls, backlog.is_stalled) == ([], False)
+        for _ in range(2):
+            backlog.send([bytes(2**20)])
+        assert (calls, backlog.is_stalled) == ([True, True], False)
+        backlog.drop(True)
+        backlog.send([bytes(2**20)])
+        assert (calls, backlog.is_stalled) == ([True, True, False], True)
+        backlog.drop(False)
+        backlog.send([bytes(2**20)])
+        assert (calls, backlog.is_stalled) == ([True, True, False, True], False)
+
+    asyncio.run(run())

@@ -1,0 +1,97 @@
+"""How a supervisor replaces its guest, with processes that do nothing in a guest's place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from kernelmcp_kernel.guests import supervisor as module
+from kernelmcp_kernel.guests.death import GuestDied
+from kernelmcp_kernel.guests.guest import new_request_id
+from kernelmcp_kernel.guests.supervisor import GuestSupervisor
+from kernelmcp_kernel.languages.interface import Language
+from kernelmcp_kernel.runtime.directory import SandboxDirectory
+
+from .driver import DEADLINE
+from .stand_in import StandIn
+
+OF_THE_IMAGE = {"folder": "/cache/a", "point": "/packages/a"}
+INSTALLED = {"folder": "/cache/b", "point": "/packages/b"}
+
+
+class WithBetterGuests(Language):
+    """Has a better guest for each first cell."""
+
+    def launch(self, sandbox: SandboxDirectory) -> Any:
+        return None
+
+    def mounts(self) -> list[dict[str, str]]:
+        return [OF_THE_IMAGE]
+
+    def suits(self, code: str) -> bool:
+        return False
+
+
+def with_supervisor(
+    monkeypatch: pytest.MonkeyPatch, use: Callable[[GuestSupervisor, list[StandIn]], Awaitable[None]]
+) -> None:
+    started: list[StandIn] = []
+
+    def spawn(*_: object) -> Any:
+        started.append(StandIn())
+        return started[-1].spawned
+
+    async def run() -> None:
+        sandbox = cast(SandboxDirectory, None)
+        supervisor = GuestSupervisor(WithBetterGuests(), sandbox, lambda *_: None, logging.getLogger("test"))
+        try:
+            async with asyncio.timeout(DEADLINE):
+                await use(supervisor, started)
+        finally:
+            supervisor.guest.kill("the test is over")
+
+    monkeypatch.setattr(module, "spawn_guest", spawn)
+    try:
+        asyncio.run(run())
+    finally:
+        for each in started:
+            each.end()
+
+
+@pytest.mark.parametrize(("mounts", "is_exchanged"), [([], True), ([OF_THE_IMAGE], True), ([INSTALLED], False)])
+def test_a_guest_is_exchanged_before_its_first_cell_unless_the_session_has_installed_packages(
+    monkeypatch: pytest.MonkeyPatch, mounts: list[dict[str, str]], is_exchanged: bool
+) -> None:
+    async def use(supervisor: GuestSupervisor, started: list[StandIn]) -> None:
+        first = supervisor.guest
+        supervisor.mount(mounts)
+        await supervisor._exchange("import a")
+        assert (supervisor.guest is not first) is is_exchanged
+
+    with_supervisor(monkeypatch, use)
+
+
+def test_a_second_guest_that_never_starts_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_START_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_START_CHECK_SECONDS", 0.01)
+
+    async def use(supervisor: GuestSupervisor, started: list[StandIn]) -> None:
+        with pytest.raises(GuestDied, match="it never finishes starting"):
+            await supervisor.request("execute", {"code": ""}, new_request_id())
+        assert len(started) == 3
+
+    with_supervisor(monkeypatch, use)
+
+
+def test_the_end_of_a_guest_that_waits_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(supervisor: GuestSupervisor, started: list[StandIn]) -> None:
+        supervisor.guest.pause(True)
+        supervisor.close()
+        started[0].end()
+        await supervisor.guest.ended.wait()
+
+    with_supervisor(monkeypatch, use)
