@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import httpx2
 from mcp import MCPError
-from mcp_types import CONNECTION_CLOSED
 from pydantic import ValidationError
 
 from kernelmcp.config.upstream_settings import UpstreamSettings
@@ -17,7 +16,7 @@ from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.conversation import Conversation, open_conversation
 from kernelmcp.upstreams.http import open_http, open_sse
 from kernelmcp.upstreams.large_results import LargeResults
-from kernelmcp.upstreams.link import Link
+from kernelmcp.upstreams.link import Link, is_closed
 from kernelmcp.upstreams.process_reaper import ProcessReaper
 from kernelmcp.upstreams.stdio import open_stdio
 from kernelmcp.upstreams.target import target_of, without_secrets
@@ -62,7 +61,7 @@ async def connected(
                 yield link, conversation
         except Exception as exc:
             lost = cause(exc)
-            if isinstance(lost, MCPError) and lost.code == CONNECTION_CLOSED and (reason := await link.reason()):
+            if isinstance(lost, MCPError) and is_closed(lost) and (reason := await link.reason()):
                 raise Ended(reason) from exc
             raise
 

@@ -30,7 +30,6 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
-    CONNECTION_CLOSED,
     INVALID_REQUEST,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
@@ -213,10 +212,7 @@ async def _negotiate(session: ClientSession, was_legacy: bool) -> None:
     if not was_legacy:
         try:
             await session.discover()
-        except MCPError as exc:
-            if exc.code == CONNECTION_CLOSED:
-                raise
-        except (RuntimeError, ValidationError):
+        except (MCPError, RuntimeError, ValidationError):
             pass  # no common version, or no answer to this request: not of the new era
         else:
             return

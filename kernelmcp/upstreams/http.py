@@ -20,7 +20,7 @@ from mcp.shared.message import SessionMessage
 
 from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.bounded_http import BoundedTransport, Pieces
-from kernelmcp.upstreams.large_results import LargeResults, Lines, TooLong
+from kernelmcp.upstreams.large_results import LARGE_BYTES, LargeResults, Lines, TooLong
 from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, TOO_LARGE, UNREACHED, Link, ReadThrottle
 
 CONNECT_SECONDS = 30.0
@@ -33,6 +33,8 @@ LINES_OF_AN_ANSWER = 4
 # If an upstream closes streams at once, mcp reopens them as soon as the upstream says; this limits the rate.
 STREAMS_BURST, STREAMS_PER_SECOND = 10.0, 0.2
 _DATA = re.compile(rb"data: ?")
+# Servers on mcp's TypeScript library answer so to a session that they do not know, in place of HTTP 404.
+_NO_SESSION = re.compile(rb'(?is)\A(?=.*"code"\s*:\s*-32000\b)(?=.*(?:session|not initialized))')
 _SESSION_HEADER = "mcp-session-id"
 _CALL = "kernelmcp.call"
 NOT_SENT = "kernelmcp.not-sent"
@@ -174,7 +176,8 @@ class _Guard(httpx2.AsyncBaseTransport):
                 headers.pop("location", None)
                 return httpx2.Response(status, headers=headers)
             return self._failed(f"it answered with HTTP {status}, and redirects are not followed")
-        gone = status == 404 and _SESSION_HEADER in request.headers
+        says_gone = status == 404 or (status == 400 and len(body) <= LARGE_BYTES and _NO_SESSION.search(body))
+        gone = says_gone and _SESSION_HEADER in request.headers
         says_itself = kind == "application/json" and b'"error"' in body and b'"jsonrpc"' in body
         if status >= 400 and request.method == "POST" and (gone or not says_itself):
             code = SESSION_GONE if gone else TOO_LARGE if status == 413 else UNREACHED

@@ -11,13 +11,18 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from anyio.abc import ObjectReceiveStream
+from mcp import MCPError
 from mcp.shared.message import SessionMessage
+from mcp_types import CONNECTION_CLOSED
 
 # Tells the HTTP transport which call a request belongs to; it is removed before sending.
 NUMBER_HEADER = "x-kernelmcp-call"
 # Codes of JSON-RPC errors that a transport generates: nothing was reached; the session there is gone, and nothing was
 # done; the request is too large for the server, and nothing was done.
 UNREACHED, SESSION_GONE, TOO_LARGE = -32097, -32096, -32095
+CLOSED = "it closed the connection"
+# Our message and mcp's for requests whose answer can no longer come. Servers use their code for any error.
+_CLOSED_MESSAGES = (CLOSED, "Connection closed", "SSE stream ended", "SSE stream failed")
 # A starting server may send many lines; after that, a few lines a second are plenty.
 BURST = 1000.0
 PER_SECOND = 200.0
@@ -42,6 +47,11 @@ class Link:
     """Returns why it has ended: a clause for a person, or nothing."""
     last_words: Callable[[], str] = str
     """Returns the end of the process's stderr."""
+
+
+def is_closed(exc: MCPError) -> bool:
+    """True if the connection, or the stream of the answer, has ended."""
+    return exc.code == CONNECTION_CLOSED and exc.message.startswith(_CLOSED_MESSAGES)
 
 
 class ReadThrottle:

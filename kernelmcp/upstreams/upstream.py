@@ -27,7 +27,7 @@ from kernelmcp.upstreams.catalogue import Catalogue, State, Status, Tool, ToolCa
 from kernelmcp.upstreams.catalogue_store import CatalogueStore, Remembered
 from kernelmcp.upstreams.connect import Way, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
-from kernelmcp.upstreams.link import SESSION_GONE, TOO_LARGE, UNREACHED, Link
+from kernelmcp.upstreams.link import CLOSED, SESSION_GONE, TOO_LARGE, UNREACHED, Link, is_closed
 from kernelmcp.upstreams.logins.asked_values import ask_for_values
 from kernelmcp.upstreams.logins.browser_login import LoginFailed, Show, log_in
 from kernelmcp.upstreams.logins.login_file import LoginNeeded
@@ -161,7 +161,7 @@ class Upstream:
                     await link.ended.wait()
                 finally:
                     self._open = None
-                raise MCPError(CONNECTION_CLOSED, "it closed the connection")
+                raise MCPError(CONNECTION_CLOSED, CLOSED)
 
     async def _keep_listed(self, conversation: Conversation) -> None:
         pause, listed = RELIST_SECONDS[0], -float("inf")
@@ -315,7 +315,7 @@ class Upstream:
             return UpstreamError("LimitExceeded", f"{self.name}.{tool}: {said}")
         if not _is_lost(exc):
             return UpstreamError("ToolError", f"{self.name}.{tool}: {said}")
-        if exc.code == CONNECTION_CLOSED and (self._open is None or self._open[0].ended.is_set()):
+        if is_closed(exc) and (self._open is None or self._open[0].ended.is_set()):
             with anyio.move_on_after(SETTLE_SECONDS):
                 while self._state == "ready":
                     await self._news.wait()
@@ -340,4 +340,4 @@ class Upstream:
 
 
 def _is_lost(exc: MCPError) -> bool:
-    return exc.code in (CONNECTION_CLOSED, UNREACHED, SESSION_GONE)
+    return is_closed(exc) or exc.code in (UNREACHED, SESSION_GONE)
