@@ -13,10 +13,11 @@ from typing import Any
 
 import anyio
 import httpx2
-from anyio.abc import ObjectReceiveStream
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.bounded_http import BoundedTransport, Pieces
@@ -32,6 +33,8 @@ REQUEST_SECONDS, DELETE_SECONDS = 300.0, 2.0
 LINES_OF_AN_ANSWER = 4
 # If an upstream closes streams at once, mcp reopens them as soon as the upstream says; this limits the rate.
 STREAMS_BURST, STREAMS_PER_SECOND = 10.0, 0.2
+# Requests of a server that wait for it to take our answer. We support only pings: one that sends more takes none.
+MAX_UNANSWERED = 100
 _DATA = re.compile(rb"data: ?")
 # Servers on mcp's TypeScript library answer so to a session that they do not know, in place of HTTP 404.
 _NO_SESSION = re.compile(rb'(?is)\A(?=.*"code"\s*:\s*-32000\b)(?=.*(?:session|not initialized))')
@@ -55,7 +58,8 @@ async def open_http(
         _client(headers, auth, guard) as client,
         streamable_http_client(rules.url, http_client=client, max_sse_event_size=most) as (read, write),
     ):
-        yield Link(_Noticed(read, ended), write, ended, guard.reason)
+        noticed = _Noticed(read, guard)
+        yield Link(noticed, _Answering(write, noticed), ended, guard.reason)
 
 
 @asynccontextmanager
@@ -77,7 +81,8 @@ async def open_sse(
         rules.url, dict(headers), CONNECT_SECONDS, QUIET_SECONDS, httpx_client_factory=client, auth=auth
     )
     async with opened as (read, write):
-        yield Link(_Noticed(read, ended), write, ended, guard.reason)
+        noticed = _Noticed(read, guard)
+        yield Link(noticed, _Answering(write, noticed), ended, guard.reason)
 
 
 def _client(
@@ -106,6 +111,10 @@ class _Guard(httpx2.AsyncBaseTransport):
 
     async def reason(self) -> str:
         return self._failure
+
+    def end(self, why: str = "") -> None:
+        self._failure = why or self._failure
+        self._ended.set()
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -230,21 +239,47 @@ class _Events(httpx2.AsyncByteStream):
 
 
 class _Noticed(ObjectReceiveStream[SessionMessage | Exception]):
-    """mcp's stream; sets `ended` when it has ended."""
+    """mcp's stream. The connection ends with it, and if too many requests of the server wait to be answered."""
 
-    def __init__(self, stream: Any, ended: asyncio.Event) -> None:
+    def __init__(self, stream: Any, guard: _Guard) -> None:
         self._stream = stream
-        self._ended = ended
+        self._guard = guard
+        self.unanswered = 0
 
     async def receive(self) -> SessionMessage | Exception:
         try:
-            return await self._stream.receive()
+            item: SessionMessage | Exception = await self._stream.receive()
         except BaseException:
-            self._ended.set()
+            self._guard.end()
             raise
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCRequest):
+            item.message.params = None  # a ping has none, and the others are rejected; a waiting one must be small
+            self.unanswered += 1
+            if self.unanswered > MAX_UNANSWERED:
+                self._guard.end("it sends requests and does not take the answers")
+                raise anyio.EndOfStream
+        return item
 
     async def aclose(self) -> None:
-        self._ended.set()
+        self._guard.end()
+        await self._stream.aclose()
+
+
+class _Answering(ObjectSendStream[SessionMessage]):
+    """mcp's stream; counts the answers to requests of the server."""
+
+    def __init__(self, stream: Any, noticed: _Noticed) -> None:
+        self._stream = stream
+        self._noticed = noticed
+
+    async def send(self, item: SessionMessage) -> None:
+        try:
+            await self._stream.send(item)
+        finally:
+            if isinstance(item.message, JSONRPCResponse | JSONRPCError):
+                self._noticed.unanswered -= 1
+
+    async def aclose(self) -> None:
         await self._stream.aclose()
 
 

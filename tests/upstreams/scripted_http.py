@@ -87,8 +87,8 @@ async def serving(answers: Answers) -> AsyncIterator[str]:
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 await answers(Request(lines[0].split(" ", 1)[0], headers, body, writer))
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # cancelled: the test ends
         finally:
             writer.close()
 

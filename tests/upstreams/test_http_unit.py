@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import json
 
+import anyio
+import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest
+
+from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.catalogue import ToolCallResult, UpstreamError
+from kernelmcp.upstreams.http import MAX_UNANSWERED, _Guard, _Noticed
+from kernelmcp.upstreams.large_results import LargeResults
 from kernelmcp.upstreams.upstreams import Upstreams
 
-from .conftest import Opened, ready
+from .conftest import Opened, ready, until
 from .scripted_http import Request, error, initialized, ordinary, serving
 
 pytestmark = pytest.mark.anyio
@@ -77,3 +86,65 @@ async def test_a_session_that_the_server_no_longer_knows_is_opened_again(
         await ready(upstreams, "one")
         assert (await echo(upstreams)).value is not None
         assert opened_sessions == ["s0", "s1"]
+
+
+class Streaming:
+    """Answers as an ordinary server, and sends `events` on its stream."""
+
+    def __init__(self, events: bytes, content_type: str = "text/event-stream") -> None:
+        self._events = events
+        self._content_type = content_type
+        self.answered: list[dict[str, object]] = []
+
+    async def __call__(self, request: Request) -> None:
+        if request.method == "GET":
+            request.begin(200, Content_Type=self._content_type)
+            request.writer.write(self._events)
+            await request.writer.drain()
+            await asyncio.sleep(3600)
+        elif request.method == "POST" and "method" not in request.message:
+            self.answered.append(request.message)
+            await self.take()
+            request.answer(202)
+        else:
+            await ordinary(request)
+
+    async def take(self) -> None:
+        """An answer of ours."""
+
+
+class TakingNone(Streaming):
+    async def take(self) -> None:
+        await asyncio.sleep(3600)
+
+
+def event(message: dict[str, object]) -> bytes:
+    return b"data: " + json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n\n"
+
+
+async def test_a_server_whose_requests_pile_up_is_disconnected(opened: Opened) -> None:
+    pings = b"".join(event({"id": number, "method": "ping"}) for number in range(MAX_UNANSWERED + 5))
+    async with serving(TakingNone(pings)) as url, opened(one(url)) as upstreams:
+        await until(lambda: "does not take the answers" in (upstreams.status("one").error or ""))
+
+
+async def test_requests_are_answered_whatever_they_contain(opened: Opened) -> None:
+    methods = ["ping", "sampling/createMessage", "elicitation/create", "roots/list", "unknown"] * 10
+    asked = [event({"id": number, "method": name, "params": {"x": [[]] * 9}}) for number, name in enumerate(methods)]
+    server = Streaming(b"".join(asked))
+    async with serving(server) as url, opened(one(url)) as upstreams:
+        await until(lambda: len(server.answered) == len(methods))
+        assert {said["id"] for said in server.answered} == set(range(len(methods)))
+        assert [said["id"] for said in server.answered if "result" in said] == list(range(0, len(methods), 5))
+        assert (await echo(upstreams)).value is not None
+
+
+async def test_the_parameters_of_a_request_that_waits_are_not_kept() -> None:
+    rules = AddressRules("http://127.0.0.1:1", allow_private=False)
+    sent, received = anyio.create_memory_object_stream[SessionMessage](1)
+    noticed = _Noticed(received, _Guard(rules, LargeResults(lambda: 1), asyncio.Event()))
+    async with sent, noticed:
+        await sent.send(SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=1, method="ping", params={"x": []})))
+        item = await noticed.receive()
+        assert isinstance(item, SessionMessage)
+        assert item.message == JSONRPCRequest(jsonrpc="2.0", id=1, method="ping")
