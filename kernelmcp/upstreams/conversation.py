@@ -42,13 +42,11 @@ from pydantic import ValidationError
 from kernelmcp.json_bounds import WEIGHT, JsonBounds, check_json
 from kernelmcp.output.sanitize import as_dict, is_readable
 from kernelmcp.upstreams.catalogue import Catalogue, Tool, ToolCallResult, UpstreamError
-from kernelmcp.upstreams.large_results import LARGE_BYTES, MAX_PARSED_BYTES, LargeResults, Waiting
+from kernelmcp.upstreams.large_results import FIRST_NUMBER, LARGE_BYTES, MAX_PARSED_BYTES, LargeResults, Waiting
 from kernelmcp.upstreams.link import NUMBER_HEADER, Link
 from kernelmcp.upstreams.tool_listing import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Listing, list_tools, text_of
 from kernelmcp.version import __version__
 
-# Above the ids that mcp gives its own requests.
-_FIRST_NUMBER = 1_000_000
 _US = Implementation(name="kernelmcp", version=__version__)
 # We report an upstream's errors once, in our words. Theirs contain addresses, which may hold secrets.
 for _name in ("mcp.client", "mcp.shared", "client", "httpx2", "httpcore2"):
@@ -65,7 +63,7 @@ class Conversation:
         self._session = session
         self._dispatcher = dispatcher
         self._large = large
-        self._numbers = itertools.count(_FIRST_NUMBER)
+        self._numbers = itertools.count(FIRST_NUMBER)
         self._schemas: dict[str, dict[str, Any]] = {}
         version = session.protocol_version or ""
         self.is_modern = version in MODERN_PROTOCOL_VERSIONS

@@ -22,15 +22,25 @@ from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.bounded_http import BoundedTransport, Pieces
 from kernelmcp.upstreams.large_results import LARGE_BYTES, LargeResults, Lines, TooLong
-from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, TOO_LARGE, UNREACHED, Link, ReadThrottle
+from kernelmcp.upstreams.link import (
+    BYTES_PER_LINE,
+    NUMBER_HEADER,
+    SESSION_GONE,
+    TOO_LARGE,
+    UNREACHED,
+    Link,
+    ReadThrottle,
+    cost_of,
+)
 
 CONNECT_SECONDS = 30.0
 # A quiet stream of events is closed after this time, in seconds. Calls have their own limit.
 QUIET_SECONDS = 86_400.0
 # Time limits in seconds for requests other than calls, and for ending a session. Calls have their own limit.
 REQUEST_SECONDS, DELETE_SECONDS = 300.0, 2.0
-# Lines of events per request: its answer, with the event's name, id and end.
-LINES_OF_AN_ANSWER = 4
+# The most that the events of a request cost: its answer, which is set aside if it is larger, and the event's name, id
+# and end.
+COST_OF_AN_ANSWER = LARGE_BYTES / BYTES_PER_LINE + 3
 # If an upstream closes streams at once, mcp reopens them as soon as the upstream says; this limits the rate.
 STREAMS_BURST, STREAMS_PER_SECOND = 10.0, 0.2
 # Requests of a server that wait for it to take our answer. We support only pings: one that sends more takes none.
@@ -128,7 +138,7 @@ class _Guard(httpx2.AsyncBaseTransport):
         if request.method == "GET" and (wait := self._streams.delay()):
             await asyncio.sleep(wait)
         if request.method == "POST":
-            self._lines.forgive(LINES_OF_AN_ANSWER)
+            self._lines.forgive(COST_OF_AN_ANSWER)
         with self._bound(request):
             return await self._answer(request)
         return self._failed("it did not answer in time")
@@ -157,9 +167,9 @@ class _Guard(httpx2.AsyncBaseTransport):
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/event-stream" and response.status_code < 400:
             events = _Events(pieces, self._large, self._lines, request.extensions.get(_CALL))
-            return httpx2.Response(
-                response.status_code, headers=response.headers, stream=events, extensions=response.extensions
-            )
+            headers = httpx2.Headers(response.headers)
+            headers["content-type"] = kind  # it is UTF-8, as it is read here, whatever the server says
+            return httpx2.Response(response.status_code, headers=headers, stream=events, extensions=response.extensions)
         return await self._whole(request, response, pieces, kind)
 
     async def _whole(
@@ -209,7 +219,7 @@ class _Guard(httpx2.AsyncBaseTransport):
 
 class _Events(httpx2.AsyncByteStream):
     """A stream of events: large answers are set aside, and lines are throttled. It ends where it breaks, and with the
-    call that it answers."""
+    call that it answers, and at an event whose data is large and has several lines: mcp would join them."""
 
     def __init__(self, stream: Any, large: LargeResults, throttle: ReadThrottle, call: int | None) -> None:
         self._stream = stream
@@ -217,6 +227,9 @@ class _Events(httpx2.AsyncByteStream):
         self._lines = Lines(large, _DATA)
         self._throttle = throttle
         self._call = call
+        self._after_return = False
+        self._data_bytes = 0
+        """Of the event's lines of data so far."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         chunks = aiter(self._stream)
@@ -227,12 +240,29 @@ class _Events(httpx2.AsyncByteStream):
                     chunk = await anext(chunks)
                 if chunk is None:
                     return
-                for line in self._lines.feed(chunk):
-                    if wait := self._throttle.delay():
+                for line in self._lines.feed(self._with_newlines(chunk)):
+                    self._check_data(line)
+                    if wait := self._throttle.delay(cost_of(line)):
                         await asyncio.sleep(wait)
                     yield line + b"\n"
         except (StopAsyncIteration, TooLong, httpx2.TransportError):
             return
+
+    def _with_newlines(self, chunk: bytes) -> bytes:
+        """End lines with newlines only: mcp's reader ends them at carriage returns too."""
+        if self._after_return:
+            chunk = chunk.removeprefix(b"\n")
+        self._after_return = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _check_data(self, line: bytes) -> None:
+        """Raises `TooLong`."""
+        if not line:
+            self._data_bytes = 0
+        elif _DATA.match(line):
+            if self._data_bytes and self._data_bytes + len(line) > LARGE_BYTES:
+                raise TooLong
+            self._data_bytes += len(line)
 
     async def aclose(self) -> None:
         await self._stream.aclose()

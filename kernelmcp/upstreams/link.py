@@ -26,6 +26,8 @@ _CLOSED_MESSAGES = (CLOSED, "Connection closed", "SSE stream ended", "SSE stream
 # A starting server may send many lines; after that, a few lines a second are plenty.
 BURST = 1000.0
 PER_SECOND = 200.0
+# A longer line counts once per this many bytes: parsing takes time by the byte.
+BYTES_PER_LINE = 1024
 
 
 class Writing(Protocol):
@@ -52,6 +54,11 @@ class Link:
 def is_closed(exc: MCPError) -> bool:
     """True if the connection, or the stream of the answer, has ended."""
     return exc.code == CONNECTION_CLOSED and exc.message.startswith(_CLOSED_MESSAGES)
+
+
+def cost_of(line: bytes) -> float:
+    """The cost of parsing a line, relative to a short one."""
+    return max(1.0, len(line) / BYTES_PER_LINE)
 
 
 class ReadThrottle:

@@ -148,3 +148,11 @@ async def test_the_parameters_of_a_request_that_waits_are_not_kept() -> None:
         item = await noticed.receive()
         assert isinstance(item, SessionMessage)
         assert item.message == JSONRPCRequest(jsonrpc="2.0", id=1, method="ping")
+
+
+async def test_a_stream_is_utf_8_whatever_the_server_calls_it(opened: Opened) -> None:
+    """Read otherwise, its lines would be others than those that are bounded."""
+    server = Streaming(event({"id": 1, "method": "ping"}), "Text/Event-Stream; charset=utf-16-le")
+    async with serving(server) as url, opened(one(url)) as upstreams:
+        await ready(upstreams, "one")
+        await until(lambda: bool(server.answered))
