@@ -159,7 +159,9 @@ class Broker:
                 server = self._server(caller, call)
             arguments = call.arguments
             if server.settings.reveal:
-                arguments = await with_values(arguments, call.size, caller.session.tokens, call.server, call.tool)
+                arguments = await with_values(
+                    arguments, call.size, MAX_ARGUMENTS_MB, caller.session.tokens, call.server, call.tool
+                )
             try:
                 async with caller.session.slots(self._section.concurrent_calls):
                     result = await self._upstream_tool_call(server.settings, call, tool, arguments, use, caller)
