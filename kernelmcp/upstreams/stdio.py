@@ -71,8 +71,8 @@ async def open_stdio(
         start_new_session=True,
     )
     group = transport.get_pid()
-    reaper.add(group)
     try:
+        reaper.add(group)
         yield Link(process, process, process.ended, process.reason, process.stderr)
     finally:
         with anyio.CancelScope(shield=True):

@@ -241,7 +241,7 @@ class Upstream:
         except TimeoutError:
             said = f"{self.name}.{tool} did not answer within {timeout_seconds:,.15g} s"
             if not reached:
-                raise UpstreamError("ServerUnavailable", f"{said}: it is not connected yet") from None
+                raise UpstreamError("ServerUnavailable", f"{said}: it is not connected yet", was_sent=False) from None
             raise UpstreamError("ToolTimeout", f"{said}, and was cancelled") from None
         raise AssertionError("the second attempt returns or raises")
 
@@ -280,7 +280,9 @@ class Upstream:
             if self._state in ("unavailable", "login_needed", "disabled"):
                 logged_in = self._state == "login_needed" and self._logins.stamp(self.name) != self._login
                 if asked or self._has_ended or not (self._state == "unavailable" or logged_in):
-                    raise UpstreamError("ServerUnavailable", f"the MCP server {self.name} is {self._why()}")
+                    raise UpstreamError(
+                        "ServerUnavailable", f"the MCP server {self.name} is {self._why()}", was_sent=False
+                    )
                 asked = True
                 self._wanted.set()
             await self._news.wait()
