@@ -19,6 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
+from kernelmcp.output.sanitize import weight
 from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.bounded_http import BoundedTransport, Pieces
 from kernelmcp.upstreams.large_results import LARGE_BYTES, LargeResults, Lines, TooLong
@@ -43,8 +44,9 @@ REQUEST_SECONDS, DELETE_SECONDS = 300.0, 2.0
 COST_OF_AN_ANSWER = LARGE_BYTES / BYTES_PER_LINE + 3
 # If an upstream closes streams at once, mcp reopens them as soon as the upstream says; this limits the rate.
 STREAMS_BURST, STREAMS_PER_SECOND = 10.0, 0.2
-# Requests of a server that wait for it to take our answer. We support only pings: one that sends more takes none.
-MAX_UNANSWERED = 100
+# Requests of a server that wait for it to take our answer, and the memory of the parameters of each. All but pings are
+# rejected, whatever their parameters.
+MAX_UNANSWERED, MAX_KEPT_BYTES = 100, 64 * 1024
 _DATA = re.compile(rb"data: ?")
 # Servers on mcp's TypeScript library answer so to a session that they do not know, in place of HTTP 404.
 _NO_SESSION = re.compile(rb'(?is)\A(?=.*"code"\s*:\s*-32000\b)(?=.*(?:session|not initialized))')
@@ -283,7 +285,8 @@ class _Noticed(ObjectReceiveStream[SessionMessage | Exception]):
             self._guard.end()
             raise
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCRequest):
-            item.message.params = None  # a ping has none, and the others are rejected; a waiting one must be small
+            if weight(item.message.params) > MAX_KEPT_BYTES:
+                item.message.params = None
             self.unanswered += 1
             if self.unanswered > MAX_UNANSWERED:
                 self._guard.end("it sends requests and does not take the answers")

@@ -139,15 +139,17 @@ async def test_requests_are_answered_whatever_they_contain(opened: Opened) -> No
         assert (await echo(upstreams)).value is not None
 
 
-async def test_the_parameters_of_a_request_that_waits_are_not_kept() -> None:
+@pytest.mark.parametrize(("many", "kept"), [(10, True), (10_000, False)])
+async def test_large_parameters_of_a_request_that_waits_are_not_kept(many: int, kept: bool) -> None:
     rules = AddressRules("http://127.0.0.1:1", allow_private=False)
     sent, received = anyio.create_memory_object_stream[SessionMessage](1)
     noticed = _Noticed(received, _Guard(rules, LargeResults(lambda: 1), asyncio.Event()))
     async with sent, noticed:
-        await sent.send(SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=1, method="ping", params={"x": []})))
+        await sent.send(SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=1, method="ping", params={"x": [[]] * many})))
         item = await noticed.receive()
         assert isinstance(item, SessionMessage)
-        assert item.message == JSONRPCRequest(jsonrpc="2.0", id=1, method="ping")
+        assert isinstance(item.message, JSONRPCRequest)
+        assert (item.message.params is not None) == kept
 
 
 async def test_a_stream_is_utf_8_whatever_the_server_calls_it(opened: Opened) -> None:
