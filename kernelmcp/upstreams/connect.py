@@ -1,7 +1,7 @@
 """Opens a conversation with an upstream from its settings, over any transport, and explains failures."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -70,8 +70,14 @@ class Ended(Exception):
     """The connection ended; its text is a clause for a person."""
 
 
-def in_words(exc: BaseException, settings: UpstreamSettings, environ: Mapping[str, str] = os.environ) -> str:
-    """Explain an error in a clause for a person, without addresses and values. The text may come from an upstream."""
+def in_words(
+    exc: BaseException,
+    settings: UpstreamSettings,
+    environ: Mapping[str, str] = os.environ,
+    tokens: Iterable[str] = (),
+) -> str:
+    """Explain an error in a clause for a person, without addresses and values, also those of a login (`tokens`). The
+    text may come from an upstream."""
     exc = cause(exc)
     match exc:
         case Ended() | ValueError() if not isinstance(exc, ValidationError | UnicodeError):
@@ -90,5 +96,5 @@ def in_words(exc: BaseException, settings: UpstreamSettings, environ: Mapping[st
             said = "it does not speak a version of MCP that is supported"
         case _:
             said = f"the connection failed: {type(exc).__name__}"
-    said = without_secrets(without_colour(clean(said)), settings, environ)[:MAX_REASON_CHARS]
+    said = without_secrets(without_colour(clean(said)), settings, environ, tokens)[:MAX_REASON_CHARS]
     return "".join(char if char.isprintable() else " " for char in said)

@@ -121,11 +121,7 @@ class Upstream:
                 await self._connect_and_serve()
             except Exception as exc:  # noqa: BLE001  # whatever it is, it is this upstream's
                 needs_login = isinstance(cause(exc), LoginNeeded)
-                error = (
-                    f"run `kernelmcp upstreams login {self.name}`"
-                    if needs_login
-                    else in_words(exc, self.settings, self._environ)
-                )
+                error = f"run `kernelmcp upstreams login {self.name}`" if needs_login else self._in_words(exc)
                 self._why_lost = error
                 self._set("login_needed" if needs_login else "unavailable", error)
                 log.warning("an MCP server is not available", server=self.name, error=error)
@@ -178,7 +174,7 @@ class Upstream:
                 log.info(
                     "an MCP server's tools were not listed",
                     server=self.name,
-                    error=in_words(exc, self.settings, self._environ),
+                    error=self._in_words(exc),
                 )
             listed = time.monotonic()
             await asyncio.sleep(pause)
@@ -255,7 +251,7 @@ class Upstream:
                 try:
                     await log_in(self.name, self.settings, way, self._logins, show)
                 except LoginFailed as exc:
-                    said = without_secrets(str(exc), self.settings, self._environ)
+                    said = self._without_secrets(str(exc))
                     raise UpstreamError("ServerUnavailable", f"{self.name}: the login failed: {said}") from exc
             elif names := missing(self.settings, self._environ):
                 self._values.update(await ask_for_values(self.name, names, show))
@@ -304,12 +300,18 @@ class Upstream:
     def _looked_at(self, result: ToolCallResult) -> ToolCallResult:
         if result.is_error and result.value is not None and "nknown tool" in str(result.value.get("content"))[:300]:
             self._tools_changed.set()
-        return error_without_secrets(result, self.settings, self._environ) if result.is_error else result
+        return error_without_secrets(result, self._without_secrets) if result.is_error else result
+
+    def _without_secrets(self, text: str) -> str:
+        return without_secrets(text, self.settings, self._environ, self._logins.secrets(self.name))
+
+    def _in_words(self, exc: BaseException) -> str:
+        return in_words(exc, self.settings, self._environ, self._logins.secrets(self.name))
 
     async def _translated(self, exc: MCPError, tool: str) -> UpstreamError:
         if exc.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
             self._tools_changed.set()  # its tools may have changed
-        said = without_secrets(clean(str(exc)), self.settings, self._environ)[:MAX_MESSAGE_CHARS]
+        said = self._without_secrets(clean(str(exc)))[:MAX_MESSAGE_CHARS]
         if exc.code == REQUEST_TIMEOUT:
             return UpstreamError("ToolTimeout", f"{self.name}.{tool}: {said}")
         if exc.code == TOO_LARGE:

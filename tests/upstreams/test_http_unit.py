@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import anyio
 import pytest
@@ -158,3 +159,40 @@ async def test_a_stream_is_utf_8_whatever_the_server_calls_it(opened: Opened) ->
     async with serving(server) as url, opened(one(url)) as upstreams:
         await ready(upstreams, "one")
         await until(lambda: bool(server.answered))
+
+
+@pytest.mark.parametrize("how", ["result", "error", "list"])
+async def test_the_token_of_a_login_is_not_in_what_a_server_says_of_it(
+    opened: Opened, tmp_path: Path, how: str
+) -> None:
+    token = "correct-horse-battery-staple"
+
+    async def answers(request: Request) -> None:
+        method = request.message["method"] if request.method == "POST" else ""
+        words = f"rejected: {request.headers['authorization']}"
+        if method == {"result": "tools/call", "error": "tools/call", "list": "tools/list"}[how]:
+            result = {"content": [{"type": "text", "text": words}], "isError": True}
+            if how == "result":
+                request.answer(200, {"jsonrpc": "2.0", "id": request.message["id"], "result": result})
+            else:
+                error(request, 200, -32001, words)
+        else:
+            await ordinary(request)
+
+    async with serving(answers) as url:
+        login = {"url": url, "tokens": {"access_token": token, "token_type": "Bearer"}}
+        file = tmp_path / "home" / "upstreams" / "logins" / "one.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(login))
+        async with opened(one(url)) as upstreams:
+            if how == "list":
+                await until(lambda: upstreams.status("one").state == "unavailable")
+                said = upstreams.status("one").error
+            elif how == "error":
+                with pytest.raises(UpstreamError) as caught:
+                    await echo(upstreams)
+                said = caught.value.message
+            else:
+                said = str((await echo(upstreams)).value)
+    assert "rejected: Bearer (login)" in str(said)
+    assert token not in str(said)
