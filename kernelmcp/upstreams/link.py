@@ -74,6 +74,6 @@ class ReadThrottle:
         self._at = now
         return max(0.0, -self._credit / self._per_second)
 
-    def forgive(self, count: int) -> None:
+    def forgive(self, count: float) -> None:
         """Return the credit for lines that belong to an answer."""
         self._credit = min(self._burst, self._credit + count)
