@@ -85,26 +85,28 @@ class Audit:
 
     async def _write(self) -> None:
         lines, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if self._lost:
-            lines.append({"time": datetime.now(UTC).isoformat(), "event": "lines_lost", "count": self._lost})
-            self._lost = 0
+        count, lost = len(lines), self._lost
+        if lost:
+            lines.append({"time": datetime.now(UTC).isoformat(), "event": "lines_lost", "count": lost})
         if lines:
-            await anyio.to_thread.run_sync(self._write_lines, lines)
+            written = await anyio.to_thread.run_sync(self._write_lines, lines)
+            self._lost += -lost if written else count
 
-    def _write_lines(self, lines: list[ToolCallRecord | dict[str, Any]]) -> None:
-        """Write lines. Blocking."""
+    def _write_lines(self, lines: list[ToolCallRecord | dict[str, Any]]) -> bool:
+        """Write lines; False if they are lost. Blocking."""
         keep_values, file = self._settings.config.upstreams.audit_values, self.file
         text = "".join(_line(line, keep_values=keep_values) for line in lines)
         if file is None:
-            return
+            return True
         try:
             append(file, text)
         except OSError as exc:
             if not self._failed:
                 log.error("the audit cannot be written", file=str(file), error=str(exc))
             self._failed = True
-        else:
-            self._failed = False
+            return False
+        self._failed = False
+        return True
 
 
 def audit_file(settings: Settings) -> Path | None:
@@ -138,8 +140,12 @@ def append(file: Path, text: str, max_bytes: int = MAX_FILE_BYTES) -> None:
             if size and size + len(text) > max_bytes:
                 _rotate(file)
                 continue
-            with open(fd, "ab", closefd=False) as stream:
-                stream.write(text.encode())
+            try:
+                with open(fd, "ab", closefd=False) as stream:
+                    stream.write(text.encode())
+            except OSError:
+                os.ftruncate(fd, size)  # half a line would spoil the next one
+                raise
             return
         finally:
             os.close(fd)

@@ -8,6 +8,7 @@ comes from a guest or an upstream is hostile. Must not know sessions, Jupyter's 
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +160,9 @@ class Broker:
                 server = self._server(caller, call)
             arguments = call.arguments
             if server.settings.reveal:
-                arguments = await with_values(arguments, call.size, caller.session.tokens, call.server, call.tool)
+                arguments = await with_values(
+                    arguments, call.size, MAX_ARGUMENTS_MB, caller.session.tokens, call.server, call.tool
+                )
             try:
                 async with caller.session.slots(self._section.concurrent_calls):
                     result = await self._upstream_tool_call(server.settings, call, tool, arguments, use, caller)
@@ -168,8 +171,8 @@ class Broker:
             except UpstreamError as exc:
                 if exc.kind != "ServerUnavailable" or not self._can_connect(caller, call):
                     raise
-                await self._connect(caller, call)
-                raise refusals.connected_again(call.server) from None  # nobody knows what the call has done
+                state = await self._connect(caller, call)
+                raise refusals.connected_again(call.server, state) from None  # nobody knows what the call has done
             else:
                 return self._count(result, call, use)
         raise refusals.withdrawn(call.server, call.tool)
@@ -223,14 +226,15 @@ class Broker:
         can_ask = approvals is not None and approvals.can_open and call.server in self._upstreams.names
         return can_ask and self._upstreams.status(call.server).needs_person
 
-    async def _connect(self, caller: ToolCaller, call: ToolCall) -> None:
-        """Have the person do what the server waits for, once in an execution. Raises `UpstreamError`."""
+    async def _connect(self, caller: ToolCaller, call: ToolCall) -> str:
+        """Have the person do what the server waits for, once in an execution; the state in which it waited. Raises
+        `UpstreamError`."""
         approvals, name = caller.execution.approvals, call.server
         status = self._upstreams.status(name)
         refusal = refusals.not_connected(name, status.state, status.error)
-        if approvals is None:
+        if approvals is None or name in caller.declined:
             raise refusal
-        asking = approvals
+        asking, asked, person = approvals, set[str](), ExitStack()
         if status.state == "login_needed":
             note = f"Log in to your MCP server {name!r} in the browser."
         else:
@@ -239,16 +243,22 @@ class Broker:
         async def show(address: str) -> None:
             if name in caller.declined:  # since this call began to wait for the other ones
                 raise refusal
-            caller.declined.add(name)
+            # Until the server is connected: most of it passes in the browser.
+            person.enter_context(asking.waiting_for_person())
+            asked.add(name)
             if await asking.ask(name, CONNECT, "", note, (name, CONNECT), address) == "no":
                 raise refusals.not_connected_by_person(name)
 
         try:
-            with approvals.waiting_for_person():
+            with person:
                 await self._upstreams.connect(name, show)
-        except NotAsked:
-            raise refusal from None
+        except (NotAsked, UpstreamError) as exc:
+            caller.declined.update(asked)
+            if isinstance(exc, NotAsked):
+                raise refusal from None
+            raise
         caller.declined.discard(name)
+        return status.state
 
     # -- the checks ---------------------------------------------------------------------------------------------
 
@@ -379,6 +389,8 @@ class Broker:
             use.called[f"{call.server}.{call.tool}"] -= 1
             raise
         except UpstreamError as exc:
+            if not exc.was_sent:
+                use.called[f"{call.server}.{call.tool}"] -= 1
             if kinds := hidden_kinds(settings, tokens):
                 raise UpstreamError(exc.kind, hidden(exc.message, tokens, kinds, call.server)) from exc
             raise

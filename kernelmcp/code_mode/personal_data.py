@@ -90,6 +90,22 @@ class Tokens:
         kept = {key: fields[key] for key in _BYTES if isinstance(fields.get(key), str)}
         return {**self.hide({key: item for key, item in fields.items() if key not in kept}, kinds), **kept}
 
+    def growth(self, value: Any) -> int:
+        """The bytes by which `reveal` lengthens a JSON value: a value may be far longer than its token. Raises
+        ValueError if it is nested too deeply."""
+        found = 0
+
+        def count(text: str) -> str:
+            nonlocal found
+            for token in _TOKEN.findall(text):
+                if (value := self._value_of.get(token)) is not None:
+                    found += len(value.encode("utf-8", "surrogatepass")) - len(token)
+            return text
+
+        if self._value_of:
+            _each_text(value, count, False, MAX_DEPTH)
+        return found
+
     def reveal(self, value: Any) -> Any:
         """Replace this session's tokens in a JSON value by their values. Raises ValueError if it is nested too
         deeply."""

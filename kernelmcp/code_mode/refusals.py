@@ -62,13 +62,13 @@ def not_connected(server: str, state: str, error: str | None) -> Refused:
     return Refused("ServerUnavailable", state, f"{server} is not available{said}; {advice}")
 
 
-def connected_again(server: str) -> Refused:
-    return Refused(
-        "ServerUnavailable",
-        "login_needed",
-        f"the login to {server} had ended; the user has logged in again. Make the call again, unless it may have been "
-        "done",
+def connected_again(server: str, state: str) -> Refused:
+    done = (
+        f"the login to {server} had ended; the user has logged in again"
+        if state == "login_needed"
+        else f"{server} lacked a value; the user has entered it"
     )
+    return Refused("ServerUnavailable", state, f"{done}. Make the call again, unless it may have been done")
 
 
 def too_many_calls(limit: int) -> Refused:

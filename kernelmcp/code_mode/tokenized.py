@@ -48,10 +48,18 @@ async def with_tokens(
     return ToolCallResult(value, None, result.is_error, result.size)
 
 
-async def with_values(arguments: dict[str, Any], size: int, tokens: Tokens, server: str, tool: str) -> dict[str, Any]:
+async def with_values(
+    arguments: dict[str, Any], size: int, max_mb: int, tokens: Tokens, server: str, tool: str
+) -> dict[str, Any]:
     """Replace tokens in the arguments by values. Raises `UpstreamError`."""
+
+    def replace() -> dict[str, Any]:
+        if (grown := size + tokens.growth(arguments)) > max_mb * BYTES_PER_MB:
+            raise refusals.large_arguments(server, tool, grown, max_mb)
+        return tokens.reveal(arguments)
+
     try:
-        return await off_loop(size, lambda: tokens.reveal(arguments))
+        return await off_loop(size, replace)
     except (ValueError, RecursionError):
         raise UpstreamError(
             "ToolError", f"{server}.{tool}: the arguments are nested too deeply to insert values; nest them less"

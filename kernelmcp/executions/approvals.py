@@ -55,6 +55,8 @@ class Approval:
     address: str | None
     """Where a person does in a browser what the call needs. Who goes there approves."""
     answer: "asyncio.Future[Answer]"
+    limit: asyncio.TimerHandle | None = None
+    """Ends the wait, once it is open."""
 
 
 class Approvals:
@@ -96,9 +98,7 @@ class Approvals:
             self._tell()
         try:
             with self.waiting_for_person():
-                return await asyncio.wait_for(approval.answer, MAX_SECONDS)
-        except TimeoutError:
-            raise NotAsked(f"the user did not answer within {MAX_SECONDS / 60:g} minutes") from None
+                return await approval.answer
         finally:
             self._settle(approval)
 
@@ -125,16 +125,28 @@ class Approvals:
                     other.answer.set_result(answer)
                 self._settle(other)
 
+    def give_up(self, approval: Approval, why: str) -> None:
+        """End the wait: nobody was asked, or nobody answered."""
+        if approval in self.waiting:
+            if not approval.answer.done():
+                approval.answer.set_exception(NotAsked(why))
+            self._settle(approval)
+
     def _settle(self, approval: Approval) -> None:
         if approval not in self.waiting:
             return
+        if approval.limit is not None:
+            approval.limit.cancel()
         was_open = approval is self.open
         self.waiting.remove(approval)
         if was_open:
             self._tell()
 
     def _tell(self) -> None:
-        if self.waiting:
+        if (opened := self.open) is not None:
+            if opened.limit is None:  # those behind it have not been shown yet
+                why = f"the user did not answer within {MAX_SECONDS / 60:g} minutes"
+                opened.limit = asyncio.get_running_loop().call_later(MAX_SECONDS, self.give_up, opened, why)
             self.asked.set()
         else:
             self.asked.clear()

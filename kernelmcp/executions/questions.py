@@ -63,7 +63,8 @@ class Questions:
             self.asked.set()
         self._tell()
         try:
-            return await asyncio.wait_for(question.answer, MAX_SECONDS)
+            async with asyncio.timeout(MAX_SECONDS):  # wait_for of Python 3.11 loses a cancellation after the answer
+                return await question.answer
         except TimeoutError:
             raise NotAsked(f"the user did not answer input() within {MAX_SECONDS / 60:g} minutes") from None
         finally:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from kernelmcp.executions.approvals import CHOICES, Answer, Approval, Approvals, answer_of, question
 from kernelmcp.executions.execution import Execution
-from kernelmcp.mcp_server.elicitation import INPUT_REQUIRED_SINCE
+from kernelmcp.mcp_server.elicitation import COULD_NOT_ASK, INPUT_REQUIRED_SINCE
 
 Ctx = Context[Any, Any]
 ANSWER = "approval"
@@ -71,7 +71,7 @@ async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> 
         found = await asking
     except (MCPError, ValueError) as exc:  # the client declared support; ValueError: invalid answer
         log.warning("a client could not ask its user", error=str(exc)[:200])
-        approvals.reply(approval, "no")
+        approvals.give_up(approval, COULD_NOT_ASK)
     else:
         approvals.reply(approval, found)
     finally:

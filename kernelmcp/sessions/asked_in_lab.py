@@ -14,6 +14,7 @@ from kernelmcp.executions.questions import Questions
 
 # Simultaneous JupyterLab watchers; more indicates a mistake.
 MAX_WATCHERS = 20
+CLOSED = "JupyterLab was closed"
 
 
 class AskedInLab:
@@ -43,7 +44,10 @@ class AskedInLab:
         for key, (asking, *_) in list(self._approvals.items()):
             if asking is execution:
                 del self._approvals[key]
-        if (approval := approvals.open) is not None and approval.address is None:  # which only a client opens
+        approval = approvals.open
+        if approval is not None and not self._watchers and not approvals.has_client:
+            approvals.give_up(approval, CLOSED)  # which opens the next one
+        elif approval is not None and approval.address is None:  # which only a client opens
             self._approvals[f"{execution.id}/{approval.number}"] = execution, approvals, approval
         for event in self._watchers:
             event.set()
@@ -65,7 +69,7 @@ class AskedInLab:
                 self.answer(execution.id, None)
             for _, approvals, approval in list(self._approvals.values()):
                 if not approvals.has_client:
-                    approvals.reply(approval, "no")
+                    approvals.give_up(approval, CLOSED)
 
     def questions(self) -> list[dict[str, Any]]:
         """The open questions, as JSON."""

@@ -68,8 +68,10 @@ class UpstreamError(Exception):
     """A call that failed without a result. The kind is the class that the guest raises, the message is for the
     model."""
 
-    def __init__(self, kind: ErrorKind, message: str) -> None:
+    def __init__(self, kind: ErrorKind, message: str, *, was_sent: bool = True) -> None:
+        """`was_sent`: False if its server was not connected."""
         super().__init__(message)
+        self.was_sent = was_sent
         self.kind: ErrorKind = kind
         self.message = message
 

@@ -1,13 +1,12 @@
 """Opens a conversation with an upstream from its settings, over any transport, and explains failures."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import httpx2
 from mcp import MCPError
-from mcp_types import CONNECTION_CLOSED
 from pydantic import ValidationError
 
 from kernelmcp.config.upstream_settings import UpstreamSettings
@@ -17,7 +16,7 @@ from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.conversation import Conversation, open_conversation
 from kernelmcp.upstreams.http import open_http, open_sse
 from kernelmcp.upstreams.large_results import LargeResults
-from kernelmcp.upstreams.link import Link
+from kernelmcp.upstreams.link import Link, is_closed
 from kernelmcp.upstreams.process_reaper import ProcessReaper
 from kernelmcp.upstreams.stdio import open_stdio
 from kernelmcp.upstreams.target import target_of, without_secrets
@@ -62,7 +61,7 @@ async def connected(
                 yield link, conversation
         except Exception as exc:
             lost = cause(exc)
-            if isinstance(lost, MCPError) and lost.code == CONNECTION_CLOSED and (reason := await link.reason()):
+            if isinstance(lost, MCPError) and is_closed(lost) and (reason := await link.reason()):
                 raise Ended(reason) from exc
             raise
 
@@ -71,8 +70,14 @@ class Ended(Exception):
     """The connection ended; its text is a clause for a person."""
 
 
-def in_words(exc: BaseException, settings: UpstreamSettings, environ: Mapping[str, str] = os.environ) -> str:
-    """Explain an error in a clause for a person, without addresses and values. The text may come from an upstream."""
+def in_words(
+    exc: BaseException,
+    settings: UpstreamSettings,
+    environ: Mapping[str, str] = os.environ,
+    tokens: Iterable[str] = (),
+) -> str:
+    """Explain an error in a clause for a person, without addresses and values, also those of a login (`tokens`). The
+    text may come from an upstream."""
     exc = cause(exc)
     match exc:
         case Ended() | ValueError() if not isinstance(exc, ValidationError | UnicodeError):
@@ -91,5 +96,5 @@ def in_words(exc: BaseException, settings: UpstreamSettings, environ: Mapping[st
             said = "it does not speak a version of MCP that is supported"
         case _:
             said = f"the connection failed: {type(exc).__name__}"
-    said = without_secrets(without_colour(clean(said)), settings, environ)[:MAX_REASON_CHARS]
+    said = without_secrets(without_colour(clean(said)), settings, environ, tokens)[:MAX_REASON_CHARS]
     return "".join(char if char.isprintable() else " " for char in said)

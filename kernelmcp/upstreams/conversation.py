@@ -30,7 +30,6 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
-    CONNECTION_CLOSED,
     INVALID_REQUEST,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
@@ -43,13 +42,11 @@ from pydantic import ValidationError
 from kernelmcp.json_bounds import WEIGHT, JsonBounds, check_json
 from kernelmcp.output.sanitize import as_dict, is_readable
 from kernelmcp.upstreams.catalogue import Catalogue, Tool, ToolCallResult, UpstreamError
-from kernelmcp.upstreams.large_results import LARGE_BYTES, MAX_PARSED_BYTES, LargeResults, Waiting
+from kernelmcp.upstreams.large_results import FIRST_NUMBER, LARGE_BYTES, MAX_PARSED_BYTES, LargeResults, Waiting
 from kernelmcp.upstreams.link import NUMBER_HEADER, Link
 from kernelmcp.upstreams.tool_listing import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Listing, list_tools, text_of
 from kernelmcp.version import __version__
 
-# Above the ids that mcp gives its own requests.
-_FIRST_NUMBER = 1_000_000
 _US = Implementation(name="kernelmcp", version=__version__)
 # We report an upstream's errors once, in our words. Theirs contain addresses, which may hold secrets.
 for _name in ("mcp.client", "mcp.shared", "client", "httpx2", "httpcore2"):
@@ -66,7 +63,7 @@ class Conversation:
         self._session = session
         self._dispatcher = dispatcher
         self._large = large
-        self._numbers = itertools.count(_FIRST_NUMBER)
+        self._numbers = itertools.count(FIRST_NUMBER)
         self._schemas: dict[str, dict[str, Any]] = {}
         version = session.protocol_version or ""
         self.is_modern = version in MODERN_PROTOCOL_VERSIONS
@@ -213,10 +210,7 @@ async def _negotiate(session: ClientSession, was_legacy: bool) -> None:
     if not was_legacy:
         try:
             await session.discover()
-        except MCPError as exc:
-            if exc.code == CONNECTION_CLOSED:
-                raise
-        except (RuntimeError, ValidationError):
+        except (MCPError, RuntimeError, ValidationError):
             pass  # no common version, or no answer to this request: not of the new era
         else:
             return

@@ -13,26 +13,43 @@ from typing import Any
 
 import anyio
 import httpx2
-from anyio.abc import ObjectReceiveStream
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
+from kernelmcp.output.sanitize import weight
 from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.bounded_http import BoundedTransport, Pieces
-from kernelmcp.upstreams.large_results import LargeResults, Lines, TooLong
-from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, TOO_LARGE, UNREACHED, Link, ReadThrottle
+from kernelmcp.upstreams.large_results import LARGE_BYTES, LargeResults, Lines, TooLong
+from kernelmcp.upstreams.link import (
+    BYTES_PER_LINE,
+    NUMBER_HEADER,
+    SESSION_GONE,
+    TOO_LARGE,
+    UNREACHED,
+    Link,
+    ReadThrottle,
+    cost_of,
+)
 
 CONNECT_SECONDS = 30.0
 # A quiet stream of events is closed after this time, in seconds. Calls have their own limit.
 QUIET_SECONDS = 86_400.0
 # Time limits in seconds for requests other than calls, and for ending a session. Calls have their own limit.
 REQUEST_SECONDS, DELETE_SECONDS = 300.0, 2.0
-# Lines of events per request: its answer, with the event's name, id and end.
-LINES_OF_AN_ANSWER = 4
+# The most that the events of a request cost: its answer, which is set aside if it is larger, and the event's name, id
+# and end.
+COST_OF_AN_ANSWER = LARGE_BYTES / BYTES_PER_LINE + 3
 # If an upstream closes streams at once, mcp reopens them as soon as the upstream says; this limits the rate.
 STREAMS_BURST, STREAMS_PER_SECOND = 10.0, 0.2
+# Requests of a server that wait for it to take our answer, and the memory of the parameters of each. All but pings are
+# rejected, whatever their parameters.
+MAX_UNANSWERED, MAX_KEPT_BYTES = 100, 64 * 1024
 _DATA = re.compile(rb"data: ?")
+# Servers on mcp's TypeScript library answer so to a session that they do not know, in place of HTTP 404.
+_NO_SESSION = re.compile(rb'(?is)\A(?=.*"code"\s*:\s*-32000\b)(?=.*(?:session|not initialized))')
 _SESSION_HEADER = "mcp-session-id"
 _CALL = "kernelmcp.call"
 NOT_SENT = "kernelmcp.not-sent"
@@ -53,7 +70,8 @@ async def open_http(
         _client(headers, auth, guard) as client,
         streamable_http_client(rules.url, http_client=client, max_sse_event_size=most) as (read, write),
     ):
-        yield Link(_Noticed(read, ended), write, ended, guard.reason)
+        noticed = _Noticed(read, guard)
+        yield Link(noticed, _Answering(write, noticed), ended, guard.reason)
 
 
 @asynccontextmanager
@@ -75,7 +93,8 @@ async def open_sse(
         rules.url, dict(headers), CONNECT_SECONDS, QUIET_SECONDS, httpx_client_factory=client, auth=auth
     )
     async with opened as (read, write):
-        yield Link(_Noticed(read, ended), write, ended, guard.reason)
+        noticed = _Noticed(read, guard)
+        yield Link(noticed, _Answering(write, noticed), ended, guard.reason)
 
 
 def _client(
@@ -105,6 +124,10 @@ class _Guard(httpx2.AsyncBaseTransport):
     async def reason(self) -> str:
         return self._failure
 
+    def end(self, why: str = "") -> None:
+        self._failure = why or self._failure
+        self._ended.set()
+
     async def aclose(self) -> None:
         await self._inner.aclose()
 
@@ -117,7 +140,7 @@ class _Guard(httpx2.AsyncBaseTransport):
         if request.method == "GET" and (wait := self._streams.delay()):
             await asyncio.sleep(wait)
         if request.method == "POST":
-            self._lines.forgive(LINES_OF_AN_ANSWER)
+            self._lines.forgive(COST_OF_AN_ANSWER)
         with self._bound(request):
             return await self._answer(request)
         return self._failed("it did not answer in time")
@@ -146,9 +169,9 @@ class _Guard(httpx2.AsyncBaseTransport):
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/event-stream" and response.status_code < 400:
             events = _Events(pieces, self._large, self._lines, request.extensions.get(_CALL))
-            return httpx2.Response(
-                response.status_code, headers=response.headers, stream=events, extensions=response.extensions
-            )
+            headers = httpx2.Headers(response.headers)
+            headers["content-type"] = kind  # it is UTF-8, as it is read here, whatever the server says
+            return httpx2.Response(response.status_code, headers=headers, stream=events, extensions=response.extensions)
         return await self._whole(request, response, pieces, kind)
 
     async def _whole(
@@ -174,7 +197,8 @@ class _Guard(httpx2.AsyncBaseTransport):
                 headers.pop("location", None)
                 return httpx2.Response(status, headers=headers)
             return self._failed(f"it answered with HTTP {status}, and redirects are not followed")
-        gone = status == 404 and _SESSION_HEADER in request.headers
+        says_gone = status == 404 or (status == 400 and len(body) <= LARGE_BYTES and _NO_SESSION.search(body))
+        gone = says_gone and _SESSION_HEADER in request.headers
         says_itself = kind == "application/json" and b'"error"' in body and b'"jsonrpc"' in body
         if status >= 400 and request.method == "POST" and (gone or not says_itself):
             code = SESSION_GONE if gone else TOO_LARGE if status == 413 else UNREACHED
@@ -197,7 +221,7 @@ class _Guard(httpx2.AsyncBaseTransport):
 
 class _Events(httpx2.AsyncByteStream):
     """A stream of events: large answers are set aside, and lines are throttled. It ends where it breaks, and with the
-    call that it answers."""
+    call that it answers, and at an event whose data is large and has several lines: mcp would join them."""
 
     def __init__(self, stream: Any, large: LargeResults, throttle: ReadThrottle, call: int | None) -> None:
         self._stream = stream
@@ -205,6 +229,9 @@ class _Events(httpx2.AsyncByteStream):
         self._lines = Lines(large, _DATA)
         self._throttle = throttle
         self._call = call
+        self._after_return = False
+        self._data_bytes = 0
+        """Of the event's lines of data so far."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         chunks = aiter(self._stream)
@@ -215,33 +242,77 @@ class _Events(httpx2.AsyncByteStream):
                     chunk = await anext(chunks)
                 if chunk is None:
                     return
-                for line in self._lines.feed(chunk):
-                    if wait := self._throttle.delay():
+                for line in self._lines.feed(self._with_newlines(chunk)):
+                    self._check_data(line)
+                    if wait := self._throttle.delay(cost_of(line)):
                         await asyncio.sleep(wait)
                     yield line + b"\n"
         except (StopAsyncIteration, TooLong, httpx2.TransportError):
             return
+
+    def _with_newlines(self, chunk: bytes) -> bytes:
+        """End lines with newlines only: mcp's reader ends them at carriage returns too."""
+        if self._after_return:
+            chunk = chunk.removeprefix(b"\n")
+        self._after_return = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _check_data(self, line: bytes) -> None:
+        """Raises `TooLong`."""
+        if not line:
+            self._data_bytes = 0
+        elif _DATA.match(line):
+            if self._data_bytes and self._data_bytes + len(line) > LARGE_BYTES:
+                raise TooLong
+            self._data_bytes += len(line)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
 
 class _Noticed(ObjectReceiveStream[SessionMessage | Exception]):
-    """mcp's stream; sets `ended` when it has ended."""
+    """mcp's stream. The connection ends with it, and if too many requests of the server wait to be answered."""
 
-    def __init__(self, stream: Any, ended: asyncio.Event) -> None:
+    def __init__(self, stream: Any, guard: _Guard) -> None:
         self._stream = stream
-        self._ended = ended
+        self._guard = guard
+        self.unanswered = 0
 
     async def receive(self) -> SessionMessage | Exception:
         try:
-            return await self._stream.receive()
+            item: SessionMessage | Exception = await self._stream.receive()
         except BaseException:
-            self._ended.set()
+            self._guard.end()
             raise
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCRequest):
+            if weight(item.message.params) > MAX_KEPT_BYTES:
+                item.message.params = None
+            self.unanswered += 1
+            if self.unanswered > MAX_UNANSWERED:
+                self._guard.end("it sends requests and does not take the answers")
+                raise anyio.EndOfStream
+        return item
 
     async def aclose(self) -> None:
-        self._ended.set()
+        self._guard.end()
+        await self._stream.aclose()
+
+
+class _Answering(ObjectSendStream[SessionMessage]):
+    """mcp's stream; counts the answers to requests of the server."""
+
+    def __init__(self, stream: Any, noticed: _Noticed) -> None:
+        self._stream = stream
+        self._noticed = noticed
+
+    async def send(self, item: SessionMessage) -> None:
+        try:
+            await self._stream.send(item)
+        finally:
+            if isinstance(item.message, JSONRPCResponse | JSONRPCError):
+                self._noticed.unanswered -= 1
+
+    async def aclose(self) -> None:
         await self._stream.aclose()
 
 

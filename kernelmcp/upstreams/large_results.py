@@ -17,6 +17,8 @@ from kernelmcp.output.sanitize import MAX_DEPTH, clean_json, is_readable
 
 # Only the ends of a longer answer are inspected. Below this, parsing takes a tenth of a millisecond.
 LARGE_BYTES = 16 * 1024
+# The first id of our requests, above those that mcp gives its own.
+FIRST_NUMBER = 1_000_000
 # Limit for parsing an answer that no call waits for: lists of tools. It takes 30 ms.
 MAX_PARSED_BYTES = 4 * 1024 * 1024
 # The part of a response around its result.
@@ -79,6 +81,9 @@ class LargeResults:
             for reading in waiting.readings:
                 reading.cancel()
 
+    def is_expected(self, request_id: object) -> bool:
+        return request_id in self._waiting
+
     @contextmanager
     def while_expected(self, request_id: int | None) -> Iterator[anyio.CancelScope]:
         """Scope that ends with the call, if there is a call: an abandoned call's answer is not read on."""
@@ -101,6 +106,8 @@ class LargeResults:
             return _harmless(bytes(line))
         head, tail = _HEAD.match(bytes(line[:_END_BYTES])), _TAIL.search(bytes(line[-_END_BYTES:]))
         found = _id_in(head, tail)
+        if found is not None and found >= FIRST_NUMBER and found not in self._waiting:
+            return b""  # too late
         if head is None or tail is None or found not in self._waiting:
             small = bytes(line) if len(line) <= MAX_PARSED_BYTES else b""
             return small if small and is_readable(small) else _failure(found) if found is not None else b""

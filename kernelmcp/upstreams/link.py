@@ -11,16 +11,23 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from anyio.abc import ObjectReceiveStream
+from mcp import MCPError
 from mcp.shared.message import SessionMessage
+from mcp_types import CONNECTION_CLOSED
 
 # Tells the HTTP transport which call a request belongs to; it is removed before sending.
 NUMBER_HEADER = "x-kernelmcp-call"
 # Codes of JSON-RPC errors that a transport generates: nothing was reached; the session there is gone, and nothing was
 # done; the request is too large for the server, and nothing was done.
 UNREACHED, SESSION_GONE, TOO_LARGE = -32097, -32096, -32095
+CLOSED = "it closed the connection"
+# Our message and mcp's for requests whose answer can no longer come. Servers use their code for any error.
+_CLOSED_MESSAGES = (CLOSED, "Connection closed", "SSE stream ended", "SSE stream failed")
 # A starting server may send many lines; after that, a few lines a second are plenty.
 BURST = 1000.0
 PER_SECOND = 200.0
+# A longer line counts once per this many bytes: parsing takes time by the byte.
+BYTES_PER_LINE = 1024
 
 
 class Writing(Protocol):
@@ -44,6 +51,16 @@ class Link:
     """Returns the end of the process's stderr."""
 
 
+def is_closed(exc: MCPError) -> bool:
+    """True if the connection, or the stream of the answer, has ended."""
+    return exc.code == CONNECTION_CLOSED and exc.message.startswith(_CLOSED_MESSAGES)
+
+
+def cost_of(line: bytes) -> float:
+    """The cost of parsing a line, relative to a short one."""
+    return max(1.0, len(line) / BYTES_PER_LINE)
+
+
 class ReadThrottle:
     def __init__(self, burst: float = BURST, per_second: float = PER_SECOND) -> None:
         self._burst = self._credit = burst
@@ -57,6 +74,6 @@ class ReadThrottle:
         self._at = now
         return max(0.0, -self._credit / self._per_second)
 
-    def forgive(self, count: int) -> None:
+    def forgive(self, count: float) -> None:
         """Return the credit for lines that belong to an answer."""
         self._credit = min(self._burst, self._credit + count)

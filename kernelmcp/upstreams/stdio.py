@@ -29,7 +29,7 @@ from mcp_types import (
 from kernelmcp.config.client_files import NESTED_VARIABLE
 from kernelmcp.output.sanitize import as_dict, clean
 from kernelmcp.upstreams.large_results import LargeResults, Lines, TooLong
-from kernelmcp.upstreams.link import Link, ReadThrottle
+from kernelmcp.upstreams.link import Link, ReadThrottle, cost_of
 from kernelmcp.upstreams.process_reaper import ProcessReaper
 
 # Limit for data that waits for an upstream that does not read; beyond it, the connection counts as broken.
@@ -71,8 +71,8 @@ async def open_stdio(
         start_new_session=True,
     )
     group = transport.get_pid()
-    reaper.add(group)
     try:
+        reaper.add(group)
         yield Link(process, process, process.ended, process.reason, process.stderr)
     finally:
         with anyio.CancelScope(shield=True):
@@ -86,6 +86,7 @@ class _Process(asyncio.SubprocessProtocol, ObjectReceiveStream[SessionMessage], 
 
     def __init__(self, large: LargeResults) -> None:
         self.ended = asyncio.Event()
+        self._large = large
         self._lines = Lines(large)
         self._ready: deque[bytes] = deque()
         self._arrived = asyncio.Event()
@@ -158,12 +159,12 @@ class _Process(asyncio.SubprocessProtocol, ObjectReceiveStream[SessionMessage], 
             while self._ready:
                 line = self._ready.popleft()
                 message = _parsed(line)
-                if isinstance(message, JSONRPCResponse | JSONRPCError):
+                if isinstance(message, JSONRPCResponse | JSONRPCError) and self._large.is_expected(message.id):
                     return SessionMessage(message)
                 if is_change := isinstance(message, JSONRPCNotification) and message.method == CHANGED:
                     self._changed = message
                 is_handled = message is not None and not is_change
-                cost = 1.0 if is_handled else THROWN_AWAY * max(1.0, len(line) / THROWN_AWAY_BYTES)
+                cost = cost_of(line) if is_handled else THROWN_AWAY * max(1.0, len(line) / THROWN_AWAY_BYTES)
                 if wait := self._throttle.delay(cost):
                     await asyncio.sleep(wait)
                 if message is not None and is_handled:

@@ -4,7 +4,7 @@ these values from an upstream's messages."""
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,25 +59,26 @@ def identity_of(settings: UpstreamSettings) -> str:
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
-def without_secrets(text: str, settings: UpstreamSettings, environ: Mapping[str, str]) -> str:
+def without_secrets(
+    text: str, settings: UpstreamSettings, environ: Mapping[str, str], tokens: Iterable[str] = ()
+) -> str:
     """Replace the values that an upstream was given by their names in its error text: servers often quote a rejected
-    token. Guests and logs see this text."""
-    values = {value: name for name, value in _given(settings, environ) if len(value) >= _MIN_SECRET_CHARS}
+    token. Guests and logs see this text. `tokens`: those of a login."""
+    given = [*(("login", token) for token in tokens), *_given(settings, environ)]
+    values = {value: name for name, value in given if len(value) >= _MIN_SECRET_CHARS}
     for value in sorted(values, key=len, reverse=True):  # one may contain another
         text = text.replace(value, f"({values[value]})")
     return text
 
 
-def error_without_secrets(
-    result: ToolCallResult, settings: UpstreamSettings, environ: Mapping[str, str]
-) -> ToolCallResult:
-    """Do the same in the text parts of an error result."""
+def error_without_secrets(result: ToolCallResult, without: Callable[[str], str]) -> ToolCallResult:
+    """Apply `without_secrets` to the text parts of an error result."""
     if result.value is None:
         return result
     said: list[dict[str, Any]] = []
     for block in map(as_dict, as_list(result.value.get("content"))):
         text: Any = block.get("text")
-        said.append({**block, "text": without_secrets(text, settings, environ)} if isinstance(text, str) else block)
+        said.append({**block, "text": without(text)} if isinstance(text, str) else block)
     return replace(result, value={**result.value, "content": said})
 
 

@@ -27,7 +27,7 @@ from kernelmcp.upstreams.catalogue import Catalogue, State, Status, Tool, ToolCa
 from kernelmcp.upstreams.catalogue_store import CatalogueStore, Remembered
 from kernelmcp.upstreams.connect import Way, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
-from kernelmcp.upstreams.link import SESSION_GONE, TOO_LARGE, UNREACHED, Link
+from kernelmcp.upstreams.link import CLOSED, SESSION_GONE, TOO_LARGE, UNREACHED, Link, is_closed
 from kernelmcp.upstreams.logins.asked_values import ask_for_values
 from kernelmcp.upstreams.logins.browser_login import LoginFailed, Show, log_in
 from kernelmcp.upstreams.logins.login_file import LoginNeeded
@@ -121,11 +121,7 @@ class Upstream:
                 await self._connect_and_serve()
             except Exception as exc:  # noqa: BLE001  # whatever it is, it is this upstream's
                 needs_login = isinstance(cause(exc), LoginNeeded)
-                error = (
-                    f"run `kernelmcp upstreams login {self.name}`"
-                    if needs_login
-                    else in_words(exc, self.settings, self._environ)
-                )
+                error = f"run `kernelmcp upstreams login {self.name}`" if needs_login else self._in_words(exc)
                 self._why_lost = error
                 self._set("login_needed" if needs_login else "unavailable", error)
                 log.warning("an MCP server is not available", server=self.name, error=error)
@@ -161,7 +157,7 @@ class Upstream:
                     await link.ended.wait()
                 finally:
                     self._open = None
-                raise MCPError(CONNECTION_CLOSED, "it closed the connection")
+                raise MCPError(CONNECTION_CLOSED, CLOSED)
 
     async def _keep_listed(self, conversation: Conversation) -> None:
         pause, listed = RELIST_SECONDS[0], -float("inf")
@@ -178,7 +174,7 @@ class Upstream:
                 log.info(
                     "an MCP server's tools were not listed",
                     server=self.name,
-                    error=in_words(exc, self.settings, self._environ),
+                    error=self._in_words(exc),
                 )
             listed = time.monotonic()
             await asyncio.sleep(pause)
@@ -241,7 +237,7 @@ class Upstream:
         except TimeoutError:
             said = f"{self.name}.{tool} did not answer within {timeout_seconds:,.15g} s"
             if not reached:
-                raise UpstreamError("ServerUnavailable", f"{said}: it is not connected yet") from None
+                raise UpstreamError("ServerUnavailable", f"{said}: it is not connected yet", was_sent=False) from None
             raise UpstreamError("ToolTimeout", f"{said}, and was cancelled") from None
         raise AssertionError("the second attempt returns or raises")
 
@@ -255,7 +251,7 @@ class Upstream:
                 try:
                     await log_in(self.name, self.settings, way, self._logins, show)
                 except LoginFailed as exc:
-                    said = without_secrets(str(exc), self.settings, self._environ)
+                    said = self._without_secrets(str(exc))
                     raise UpstreamError("ServerUnavailable", f"{self.name}: the login failed: {said}") from exc
             elif names := missing(self.settings, self._environ):
                 self._values.update(await ask_for_values(self.name, names, show))
@@ -280,7 +276,9 @@ class Upstream:
             if self._state in ("unavailable", "login_needed", "disabled"):
                 logged_in = self._state == "login_needed" and self._logins.stamp(self.name) != self._login
                 if asked or self._has_ended or not (self._state == "unavailable" or logged_in):
-                    raise UpstreamError("ServerUnavailable", f"the MCP server {self.name} is {self._why()}")
+                    raise UpstreamError(
+                        "ServerUnavailable", f"the MCP server {self.name} is {self._why()}", was_sent=False
+                    )
                 asked = True
                 self._wanted.set()
             await self._news.wait()
@@ -302,12 +300,18 @@ class Upstream:
     def _looked_at(self, result: ToolCallResult) -> ToolCallResult:
         if result.is_error and result.value is not None and "nknown tool" in str(result.value.get("content"))[:300]:
             self._tools_changed.set()
-        return error_without_secrets(result, self.settings, self._environ) if result.is_error else result
+        return error_without_secrets(result, self._without_secrets) if result.is_error else result
+
+    def _without_secrets(self, text: str) -> str:
+        return without_secrets(text, self.settings, self._environ, self._logins.secrets(self.name))
+
+    def _in_words(self, exc: BaseException) -> str:
+        return in_words(exc, self.settings, self._environ, self._logins.secrets(self.name))
 
     async def _translated(self, exc: MCPError, tool: str) -> UpstreamError:
         if exc.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
             self._tools_changed.set()  # its tools may have changed
-        said = without_secrets(clean(str(exc)), self.settings, self._environ)[:MAX_MESSAGE_CHARS]
+        said = self._without_secrets(clean(str(exc)))[:MAX_MESSAGE_CHARS]
         if exc.code == REQUEST_TIMEOUT:
             return UpstreamError("ToolTimeout", f"{self.name}.{tool}: {said}")
         if exc.code == TOO_LARGE:
@@ -315,7 +319,7 @@ class Upstream:
             return UpstreamError("LimitExceeded", f"{self.name}.{tool}: {said}")
         if not _is_lost(exc):
             return UpstreamError("ToolError", f"{self.name}.{tool}: {said}")
-        if exc.code == CONNECTION_CLOSED and (self._open is None or self._open[0].ended.is_set()):
+        if is_closed(exc) and (self._open is None or self._open[0].ended.is_set()):
             with anyio.move_on_after(SETTLE_SECONDS):
                 while self._state == "ready":
                     await self._news.wait()
@@ -340,4 +344,4 @@ class Upstream:
 
 
 def _is_lost(exc: MCPError) -> bool:
-    return exc.code in (CONNECTION_CLOSED, UNREACHED, SESSION_GONE)
+    return is_closed(exc) or exc.code in (UNREACHED, SESSION_GONE)

@@ -75,7 +75,7 @@ class Upstreams:
         upstream."""
         upstream = self._found.get(name)
         if upstream is None:
-            raise UpstreamError("ServerUnavailable", f"there is no MCP server {name!r}")
+            raise UpstreamError("ServerUnavailable", f"there is no MCP server {name!r}", was_sent=False)
         return await upstream.tool_call(tool, arguments, timeout_seconds, digest)
 
     async def connect(self, name: str, show: "Show") -> None:

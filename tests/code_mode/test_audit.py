@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import stat
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,48 @@ async def test_a_disk_that_takes_nothing_costs_lines_and_nothing_else(world: Any
             assert (await one.call("get_deal")).error is None
             await anyio.sleep(2 * module.DELAY_SECONDS)
         tasks.cancel_scope.cancel()
+
+
+def test_half_a_line_that_a_full_disk_took_is_removed(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    append(file, '{"number": 1}\n')
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 5, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            append(file, '{"number": 2}\n')
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    append(file, '{"number": 3}\n')
+    assert list(read_lines(file)) == [{"number": 1}, {"number": 3}]
+
+
+async def test_lines_that_a_disk_did_not_take_are_counted_once_it_does(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one: World = world()
+
+    async def write() -> None:
+        await one.call("get_deal")
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await one.audit.run()
+
+    def fail(*_: object) -> None:
+        raise OSError("full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "append", fail)
+        await write()
+        await write()
+    await write()
+    await write()
+    lines = list(read_lines(one.home / "audit.jsonl"))
+    assert [line.get("tool") or (line["event"], line["count"]) for line in lines] == [
+        "get_deal",
+        ("lines_lost", 2),
+        "get_deal",
+    ]
 
 
 async def test_arguments_that_wait_for_a_slow_disk_are_bounded_in_bytes(world: Any) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 
 from kernelmcp.code_mode import broker as module
 from kernelmcp.code_mode.shown_arguments import MAX_SHOWN_CHARS
-from kernelmcp.executions.approvals import Answer
-from kernelmcp.upstreams.catalogue import Catalogue, ErrorKind, Tool, ToolCallResult, UpstreamError
+from kernelmcp.executions.approvals import Answer, Approvals
+from kernelmcp.upstreams.catalogue import Catalogue, ErrorKind, State, Status, Tool, ToolCallResult, UpstreamError
 
 from .fakes import World, result, tool, until
 
@@ -287,6 +288,82 @@ async def test_a_tool_that_changes_while_its_call_waits_is_judged_again(world: M
     assert len(asked) == 1
     assert len(one.upstreams.called) == (2 if answer == "once" else 1)
     assert one.use.tools_called == {"crm.get_deal": len(one.upstreams.called)}
+
+
+async def test_a_call_that_was_not_sent_is_not_counted_as_one_that_reached_its_server(world: MakeWorld) -> None:
+    one = world()
+    one.upstreams.results["get_deal"] = UpstreamError("ServerUnavailable", "not available", was_sent=False)
+    assert (await one.error("get_deal"))[0] == "ServerUnavailable"
+    assert one.use.tools_called == {}
+    one.upstreams.results["get_deal"] = UpstreamError("ServerUnavailable", "lost while it worked")
+    await one.error("get_deal")
+    assert one.use.tools_called == {"crm.get_deal": 1}
+
+
+class Waiting:
+    """A server that waits for its person, and shows an address to each who connects."""
+
+    def __init__(self, one: World, state: State, answers: list[Answer], failure: str | None = None) -> None:
+        self._state: State = state
+        self._failure = failure
+        self.approvals = one.caller.execution.approvals = Approvals(has_client=True, can_open=True)
+        self.approvals.on_change.append(self._answer)
+        self._answers = answers
+        self.connects = 0
+        self.discovering: list[float] = []
+        one.upstreams.status = self.status  # pyright: ignore[reportAttributeAccessIssue]
+        one.upstreams.connect = self.connect  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _answer(self, changed: Approvals) -> None:
+        if changed.open is not None:
+            asyncio.get_running_loop().call_soon(changed.reply, changed.open, self._answers.pop(0))
+
+    def status(self, name: str) -> Status:
+        return Status(self._state, "the variable TOKEN is not set", 0.0, 3, self._state != "ready")
+
+    async def connect(self, name: str, show: Callable[[str], Awaitable[None]]) -> None:
+        self.connects += 1
+        began = time.monotonic()
+        await until(lambda: time.monotonic() > began)
+        self.discovering.append(self.approvals.take_seconds())
+        await show("http://127.0.0.1:1")
+        if self._failure is not None:
+            raise UpstreamError("ServerUnavailable", self._failure)
+        self._state = "ready"
+
+
+@pytest.mark.parametrize(("answer", "failure"), [("no", None), ("once", "the login failed")])
+async def test_who_was_asked_in_vain_is_not_asked_again_and_nothing_is_discovered_again(
+    world: MakeWorld, answer: Answer, failure: str | None
+) -> None:
+    one = world()
+    waiting = Waiting(one, "login_needed", [answer], failure)
+    for _ in range(3):
+        assert (await one.call("connect")).error is not None
+    assert waiting.connects == 1
+    assert waiting.discovering == [0.0]  # which is the cell's time, and not the person's
+    assert waiting.approvals.take_seconds() > 0
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("login_needed", "the login to crm had ended; the user has logged in again. Make the call again, unless"),
+        ("unavailable", "crm lacked a value; the user has entered it. Make the call again, unless"),
+    ],
+)
+async def test_a_call_whose_server_needed_its_person_says_what_they_did(
+    world: MakeWorld, state: State, said: str
+) -> None:
+    one = world()
+    Waiting(one, "ready", [])
+
+    async def fail(*_: object, **__: object) -> None:
+        Waiting(one, state, ["once"])
+        raise UpstreamError("ServerUnavailable", "lost")
+
+    one.upstreams.tool_call = fail  # pyright: ignore[reportAttributeAccessIssue]
+    assert said in (await one.error("get_deal"))[1]
 
 
 async def test_what_a_person_reads_is_clean_and_bounded(world: MakeWorld) -> None:

@@ -158,6 +158,17 @@ async def test_arguments_too_deep_for_values_are_refused_with_a_reason(world: Ca
     assert (kind, "nest them less" in text) == ("ToolError", True)
 
 
+async def test_arguments_that_values_make_too_large_are_refused(world: Callable[..., World]) -> None:
+    one = world(reveal=True, default="allow")
+    address = "x" * 64 + "@" + ("y" * 63 + ".") * 8 + "z" * 24
+    token = one.session.tokens.hide(address, ["email"])
+    text = f"{token} " * 15_000
+    kind, said = await one.error("create_deal", size=len(text), to=text)
+    assert (kind, "8 MiB are allowed" in said, one.upstreams.called) == ("LimitExceeded", True, [])
+    assert (await one.call("create_deal", size=len(text), to=token)).error is None
+    assert one.upstreams.called[-1][2] == {"to": address}
+
+
 async def test_settings_that_change_while_the_user_is_asked_are_for_this_call(world: Callable[..., World]) -> None:
     one = world(reveal=True)
     token = one.session.tokens.hide("a@example.com", ["email"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelmcp.upstreams.large_results import LARGE_BYTES, MAX_SKIPPED_BYTES, LargeResults, Lines, TooLong
+from kernelmcp.upstreams.large_results import FIRST_NUMBER, LARGE_BYTES, MAX_SKIPPED_BYTES, LargeResults, Lines, TooLong
 
 LONG = "x" * LARGE_BYTES
 # What servers make of a response: the order of its members, and spaces.
@@ -67,6 +67,14 @@ def test_what_is_not_clear_is_parsed_as_long_as_that_is_cheap(line: bytes) -> No
     with large.expecting(7) as waiting:
         assert large.shrunk(line) == line
         assert waiting.raw is None
+
+
+def test_an_answer_that_no_call_waits_for_any_more_is_dropped_unread() -> None:
+    large = LargeResults(lambda: 1)
+    late = shape(FIRST_NUMBER, json.dumps(LONG))
+    with large.expecting(FIRST_NUMBER):
+        assert large.shrunk(late)
+    assert large.shrunk(late) == b""
 
 
 def test_what_is_not_clear_and_dear_is_refused() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 
 import anyio
 import psutil
 import pytest
 
 from kernelmcp.upstreams.catalogue import ToolCallResult, UpstreamError
+from kernelmcp.upstreams.large_results import LargeResults
+from kernelmcp.upstreams.process_reaper import ProcessReaper
+from kernelmcp.upstreams.stdio import open_stdio
 from kernelmcp.upstreams.tool_listing import MAX_DESCRIPTION_CHARS, MAX_PAGES, MAX_TOOLS
 from kernelmcp.upstreams.upstreams import Upstreams
 
@@ -67,6 +71,21 @@ async def test_what_nobody_asked_for_holds_nobody_else_up(opened: Opened, how: s
             assert text(await echo(upstreams, "good", number)) == str(number)
         assert upstreams.status("bad").state == "ready"
         tasks.cancel_scope.cancel()
+
+
+async def test_a_process_that_cannot_be_watched_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[int] = []
+
+    def add(_: ProcessReaper, group: int) -> None:
+        groups.append(group)
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(ProcessReaper, "add", add)
+    large = LargeResults(lambda: 1)
+    with pytest.raises(OSError, match="no more processes"):
+        async with open_stdio("/bin/cat", [], {}, str(tmp_path), large, ProcessReaper()):
+            pass
+    assert not psutil.pid_exists(groups[0])
 
 
 async def drowned(upstreams: Upstreams) -> None:

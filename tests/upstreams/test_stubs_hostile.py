@@ -4,6 +4,7 @@ import ast
 import json
 import keyword
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -242,6 +243,24 @@ def doubled(key: str, levels: int) -> dict[str, Any]:
     return {"type": "object", "$defs": definitions, "properties": {"a": {"$ref": f"#/$defs/d{levels - 1}"}}}
 
 
+def growing(levels: int) -> dict[str, Any]:
+    """Each reference finds the finished text of the one before, and has it twice."""
+    definitions: dict[str, Any] = {"a0": {"type": "string"}}
+    for level in range(1, levels):
+        before = {"$ref": f"#/$defs/a{level - 1}"}
+        lists, maps = {"type": "array", "items": before}, {"type": "object", "additionalProperties": before}
+        definitions[f"a{level}"] = {"anyOf": [lists, maps]}
+    properties = {f"p{level}": {"$ref": f"#/$defs/a{level}"} for level in range(levels)}
+    return {"type": "object", "$defs": definitions, "properties": properties}
+
+
+def repeated(classes: int, fields: int) -> dict[str, Any]:
+    """Many fields of one annotation, found once, that is as long as one may be."""
+    long = {"anyOf": [{"enum": ["x" * 100, f"{number}"]} for number in range(12)]}
+    each = {"properties": {f"f{number}": {"$ref": "#/$defs/long"} for number in range(fields)}}
+    return {"$defs": {"long": long}, "properties": {f"p{number}": each for number in range(classes)}}
+
+
 REF_LOOPS: list[dict[str, Any]] = [
     {"$ref": "#"},
     {"properties": {"a": {"$ref": "#/properties/a"}}},
@@ -258,6 +277,8 @@ HUGE: list[Any] = [
     doubled("anyOf", 60),
     doubled("allOf", 60),
     doubled("oneOf", 60),
+    growing(13),
+    repeated(20, 100),
     {
         "properties": {f"a{i}": {"type": "string"} for i in range(100_000)},
         "required": [f"a{i}" for i in range(100_000)],
@@ -305,6 +326,16 @@ def test_a_schema_takes_bounded_time_and_room(schema: Any) -> None:
     assert time.process_time() - began < 5
     assert_harmless(found)
     assert sum(map(len, found.files.values())) < 2 * MAX_CHARS
+
+
+@pytest.mark.parametrize("schema", [growing(13), repeated(20, 100)], ids=["growing", "repeated"])
+def test_a_text_that_references_repeat_takes_bounded_memory(schema: Any) -> None:
+    tracemalloc.start()
+    try:
+        rendered(tool("t", "", schema, schema))
+        assert tracemalloc.get_traced_memory()[1] < 30_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_tools_beyond_what_fits_are_named_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:

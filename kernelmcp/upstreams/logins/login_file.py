@@ -53,6 +53,12 @@ class LoginFile:
     def is_empty(self) -> bool:
         return "tokens" not in self._said
 
+    @property
+    def secrets(self) -> list[str]:
+        """What a server that was given it could quote."""
+        tokens = as_dict(self._said.get("tokens"))
+        return [value for key in ("access_token", "refresh_token") if isinstance(value := tokens.get(key), str)]
+
     def read(self) -> None:
         """Read the changes of another server or a person. An unreadable file changes nothing."""
         try:

@@ -46,6 +46,7 @@ class Logins:
     def __init__(self, folder: Path) -> None:
         """`folder` holds all data on upstreams."""
         self._folder = folder / "logins"
+        self._used: dict[str, LoginFile] = {}
 
     def file(self, name: str) -> Path:
         return self._folder / f"{name}.json"
@@ -54,11 +55,15 @@ class Logins:
         """Changes with each login."""
         return stamp_of(self.file(name))
 
+    def secrets(self, name: str) -> list[str]:
+        """The current tokens of a server's connection."""
+        return self._used[name].secrets if name in self._used else []
+
     def authorize(self, name: str, rules: AddressRules, headers: Mapping[str, str]) -> httpx2.Auth | None:
         """Authentication for requests. None if the settings have an authorization header: then no login is needed."""
         if any(header.lower() == "authorization" for header in headers):
             return None
-        kept = LoginFile(self.file(name), rules.url)
+        kept = self._used[name] = LoginFile(self.file(name), rules.url)
         if kept.is_empty:
             return _NoLogin()
         return _KeptLogin(rules, kept)

@@ -1,7 +1,7 @@
 """Converts a JSON schema to an annotation and its TypedDicts. Inexpressible parts become `Any`.
 
-A schema may be hostile: infinite through its references, deep, or huge. Steps, depth and classes are limited, and parts
-beyond the limits become `Any` too.
+A schema may be hostile: infinite through its references, deep, or huge. Steps, depth, classes and lengths are limited,
+and parts beyond the limits become `Any` too.
 """
 
 import re
@@ -23,6 +23,8 @@ MAX_ALTERNATIVES = 12
 MAX_LITERALS = 24
 MAX_LITERAL_CHARS = 600
 MAX_FIELD_DOC_CHARS = 80
+# References repeat a text without a step for each part of it: a longer annotation becomes `Any`.
+MAX_ANNOTATION_CHARS = 2_000
 # Names that a stub imports; no class of a schema may have such a name.
 IMPORTED = ("Any", "Blob", "Literal", "NotRequired", "Text", "TypedDict")
 
@@ -124,6 +126,10 @@ class Annotations:
 
     def of(self, schema: object, name: str, depth: int = 0) -> str:
         """The annotation of a schema. `name` is the name of a class for it, unless the schema has a title."""
+        text = self._of(schema, name, depth)
+        return text if len(text) <= MAX_ANNOTATION_CHARS else "Any"
+
+    def _of(self, schema: object, name: str, depth: int) -> str:
         self._steps += 1
         if not isinstance(schema, dict) or depth > MAX_DEPTH or self._steps > MAX_STEPS:
             return "Any"

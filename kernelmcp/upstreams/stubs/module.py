@@ -55,9 +55,7 @@ def stub(server: str, tool: Tool, name: str, said_of_all: str = "") -> Stub:
     beginning of descriptions whose first sentence says nothing about this tool."""
     about = without_beginning(one_line(tool.description or tool.title, MAX_ABOUT_CHARS), said_of_all)
     try:
-        found = _full(server, tool, name, about)
-        if len(found.source) <= MAX_CHARS:
-            return found
+        return _full(server, tool, name, about)
     except (NotAsExpected, SyntaxError, RecursionError, MemoryError, ValueError, TypeError):
         pass
     return Stub(_plain(server, tool, name, about), f"{name}(...)", "", about)
@@ -85,6 +83,8 @@ def _full(server: str, tool: Tool, name: str, about: str) -> Stub:
             *_function(server, tool.name, name, signature, doc, shown.renamed),
         ]
     )
+    if len(source) > MAX_CHARS:
+        raise ValueError("too large")  # before it is parsed, which takes a hundred times its size
     check(source, (server, tool.name), name, doc, len(classes.sources), classes.functional)
     return Stub(source, f"{name}{shown.brief}", result, about)
 

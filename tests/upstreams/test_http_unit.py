@@ -1,0 +1,198 @@
+"""What servers over HTTP answer, and what becomes of it: without processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest
+
+from kernelmcp.upstreams.addresses import AddressRules
+from kernelmcp.upstreams.catalogue import ToolCallResult, UpstreamError
+from kernelmcp.upstreams.http import MAX_UNANSWERED, _Guard, _Noticed
+from kernelmcp.upstreams.large_results import LargeResults
+from kernelmcp.upstreams.upstreams import Upstreams
+
+from .conftest import Opened, ready, until
+from .scripted_http import Request, error, initialized, ordinary, serving
+
+pytestmark = pytest.mark.anyio
+
+
+async def echo(upstreams: Upstreams, seconds: float = 60.0) -> ToolCallResult:
+    return await upstreams.tool_call("one", "echo", {}, timeout_seconds=seconds)
+
+
+def one(url: str) -> str:
+    return f'[upstreams.servers.one]\nurl = "{url}"\n'
+
+
+@pytest.mark.parametrize(
+    "message", ["Bad Request: No valid session ID provided", "Bad Request: Server not initialized"]
+)
+async def test_a_server_that_wants_initialize_first_gets_it(opened: Opened, message: str) -> None:
+    async def answers(request: Request) -> None:
+        if request.method == "POST" and request.message["method"] == "server/discover":
+            error(request, 400, -32000, message)
+        else:
+            await ordinary(request)
+
+    async with serving(answers) as url, opened(one(url)) as upstreams:
+        await ready(upstreams, "one")
+        assert (await echo(upstreams)).value is not None
+
+
+async def test_an_error_with_the_code_of_a_lost_connection_is_the_servers_and_is_not_repeated(opened: Opened) -> None:
+    calls: list[Request] = []
+
+    async def answers(request: Request) -> None:
+        if request.method == "POST" and request.message["method"] == "tools/call":
+            calls.append(request)
+            error(request, 200, -32000, "the budget is used up")
+        else:
+            await ordinary(request)
+
+    async with serving(answers) as url, opened(one(url)) as upstreams:
+        await ready(upstreams, "one")
+        with pytest.raises(UpstreamError) as caught:
+            await echo(upstreams)
+        assert (caught.value.kind, caught.value.message) == ("ToolError", "one.echo: the budget is used up")
+        assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [(404, -32001, "Session not found"), (400, -32000, "Bad Request: No valid session ID provided")],
+)
+async def test_a_session_that_the_server_no_longer_knows_is_opened_again(
+    opened: Opened, status: int, code: int, message: str
+) -> None:
+    opened_sessions: list[str] = []
+
+    async def answers(request: Request) -> None:
+        method = request.message["method"] if request.method == "POST" else ""
+        if method == "initialize":
+            opened_sessions.append(f"s{len(opened_sessions)}")
+            initialized(request, opened_sessions[-1])
+        elif method == "tools/call" and request.headers["mcp-session-id"] == "s0":
+            error(request, status, code, message)
+        else:
+            await ordinary(request)
+
+    async with serving(answers) as url, opened(one(url)) as upstreams:
+        await ready(upstreams, "one")
+        assert (await echo(upstreams)).value is not None
+        assert opened_sessions == ["s0", "s1"]
+
+
+class Streaming:
+    """Answers as an ordinary server, and sends `events` on its stream."""
+
+    def __init__(self, events: bytes, content_type: str = "text/event-stream") -> None:
+        self._events = events
+        self._content_type = content_type
+        self.answered: list[dict[str, object]] = []
+
+    async def __call__(self, request: Request) -> None:
+        if request.method == "GET":
+            request.begin(200, Content_Type=self._content_type)
+            request.writer.write(self._events)
+            await request.writer.drain()
+            await asyncio.sleep(3600)
+        elif request.method == "POST" and "method" not in request.message:
+            self.answered.append(request.message)
+            await self.take()
+            request.answer(202)
+        else:
+            await ordinary(request)
+
+    async def take(self) -> None:
+        """An answer of ours."""
+
+
+class TakingNone(Streaming):
+    async def take(self) -> None:
+        await asyncio.sleep(3600)
+
+
+def event(message: dict[str, object]) -> bytes:
+    return b"data: " + json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n\n"
+
+
+async def test_a_server_whose_requests_pile_up_is_disconnected(opened: Opened) -> None:
+    pings = b"".join(event({"id": number, "method": "ping"}) for number in range(MAX_UNANSWERED + 5))
+    async with serving(TakingNone(pings)) as url, opened(one(url)) as upstreams:
+        await until(lambda: "does not take the answers" in (upstreams.status("one").error or ""))
+
+
+async def test_requests_are_answered_whatever_they_contain(opened: Opened) -> None:
+    methods = ["ping", "sampling/createMessage", "elicitation/create", "roots/list", "unknown"] * 10
+    asked = [event({"id": number, "method": name, "params": {"x": [[]] * 9}}) for number, name in enumerate(methods)]
+    server = Streaming(b"".join(asked))
+    async with serving(server) as url, opened(one(url)) as upstreams:
+        await until(lambda: len(server.answered) == len(methods))
+        assert {said["id"] for said in server.answered} == set(range(len(methods)))
+        assert [said["id"] for said in server.answered if "result" in said] == list(range(0, len(methods), 5))
+        assert (await echo(upstreams)).value is not None
+
+
+@pytest.mark.parametrize(("many", "kept"), [(10, True), (10_000, False)])
+async def test_large_parameters_of_a_request_that_waits_are_not_kept(many: int, kept: bool) -> None:
+    rules = AddressRules("http://127.0.0.1:1", allow_private=False)
+    sent, received = anyio.create_memory_object_stream[SessionMessage](1)
+    noticed = _Noticed(received, _Guard(rules, LargeResults(lambda: 1), asyncio.Event()))
+    async with sent, noticed:
+        await sent.send(SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=1, method="ping", params={"x": [[]] * many})))
+        item = await noticed.receive()
+        assert isinstance(item, SessionMessage)
+        assert isinstance(item.message, JSONRPCRequest)
+        assert (item.message.params is not None) == kept
+
+
+async def test_a_stream_is_utf_8_whatever_the_server_calls_it(opened: Opened) -> None:
+    """Read otherwise, its lines would be others than those that are bounded."""
+    server = Streaming(event({"id": 1, "method": "ping"}), "Text/Event-Stream; charset=utf-16-le")
+    async with serving(server) as url, opened(one(url)) as upstreams:
+        await ready(upstreams, "one")
+        await until(lambda: bool(server.answered))
+
+
+@pytest.mark.parametrize("how", ["result", "error", "list"])
+async def test_the_token_of_a_login_is_not_in_what_a_server_says_of_it(
+    opened: Opened, tmp_path: Path, how: str
+) -> None:
+    token = "correct-horse-battery-staple"
+
+    async def answers(request: Request) -> None:
+        method = request.message["method"] if request.method == "POST" else ""
+        words = f"rejected: {request.headers['authorization']}"
+        if method == {"result": "tools/call", "error": "tools/call", "list": "tools/list"}[how]:
+            result = {"content": [{"type": "text", "text": words}], "isError": True}
+            if how == "result":
+                request.answer(200, {"jsonrpc": "2.0", "id": request.message["id"], "result": result})
+            else:
+                error(request, 200, -32001, words)
+        else:
+            await ordinary(request)
+
+    async with serving(answers) as url:
+        login = {"url": url, "tokens": {"access_token": token, "token_type": "Bearer"}}
+        file = tmp_path / "home" / "upstreams" / "logins" / "one.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(login))
+        async with opened(one(url)) as upstreams:
+            if how == "list":
+                await until(lambda: upstreams.status("one").state == "unavailable")
+                said = upstreams.status("one").error
+            elif how == "error":
+                with pytest.raises(UpstreamError) as caught:
+                    await echo(upstreams)
+                said = caught.value.message
+            else:
+                said = str((await echo(upstreams)).value)
+    assert "rejected: Bearer (login)" in str(said)
+    assert token not in str(said)
