@@ -42,6 +42,8 @@ REQUEST_SECONDS, DELETE_SECONDS = 300.0, 2.0
 # The most that the events of a request cost: its answer, which is set aside if it is larger, and the event's name, id
 # and end.
 COST_OF_AN_ANSWER = LARGE_BYTES / BYTES_PER_LINE + 3
+# Of an event's data in several lines, which mcp joins and parses at once: in a tenth of a second.
+MAX_SPLIT_BYTES = 256 * 1024
 # If an upstream closes streams at once, mcp reopens them as soon as the upstream says; this limits the rate.
 STREAMS_BURST, STREAMS_PER_SECOND = 10.0, 0.2
 # Requests of a server that wait for it to take our answer, and the memory of the parameters of each. All but pings are
@@ -262,7 +264,7 @@ class _Events(httpx2.AsyncByteStream):
         if not line:
             self._data_bytes = 0
         elif _DATA.match(line):
-            if self._data_bytes and self._data_bytes + len(line) > LARGE_BYTES:
+            if self._data_bytes and self._data_bytes + len(line) > MAX_SPLIT_BYTES:
                 raise TooLong
             self._data_bytes += len(line)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kernelmcp.upstreams.http import _Events
-from kernelmcp.upstreams.large_results import FIRST_NUMBER, LARGE_BYTES, LargeResults
+from kernelmcp.upstreams.http import MAX_SPLIT_BYTES, _Events
+from kernelmcp.upstreams.large_results import FIRST_NUMBER, LargeResults
 from kernelmcp.upstreams.link import BYTES_PER_LINE, ReadThrottle
 from kernelmcp.upstreams.stdio import _Process
 
@@ -64,7 +64,7 @@ def padded(size: int, **message: Any) -> bytes:
 
 async def test_an_event_of_several_lines_is_read_unless_it_is_large(costs: list[float]) -> None:
     small = b'event: message\ndata: {"a":\ndata: 1}\n\n'
-    half = b"data: " + b" " * (LARGE_BYTES * 2 // 3) + b"\n"
+    half = b"data: " + b" " * (MAX_SPLIT_BYTES * 2 // 3) + b"\n"
     assert await read(small + half + b"\n" + half + b"\n") == small + half + b"\n" + half + b"\n"
     assert await read(half + b":comment\n" + half + b"\n" + small) == half + b":comment\n"
 
