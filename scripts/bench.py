@@ -285,6 +285,24 @@ async def measure_idle(server: StdioServerParameters) -> Row:
     return Row("memory (PSS) of an idle server with its warm kernel", "MB", sum(shares) / 2**20, bar=220)
 
 
+async def measure_sessions(server: StdioServerParameters) -> Row:
+    """Private memory of a session that has been idle for a while, of a server whose kernel processes are forks: it has
+    three others."""
+    async with Client(server) as client:
+
+        async def begin(name: str) -> set[psutil.Process]:
+            for number in range(3):
+                await call(client, "x = 0", session_id=f"{name}-{number}")
+            await asyncio.sleep(IDLE_SECONDS)
+            [process] = psutil.Process().children()
+            return {child for child in process.children() if child.children()}
+
+        earlier = await begin("earlier")
+        memory = [uss_mb(kernel.pid) for kernel in await begin("later") - earlier]
+    what = "private memory (USS) of an idle session, kernel process and guest, beside three others"
+    return Row(what, "MB", sum(memory) / len(memory), bar=90)
+
+
 async def measure(rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="kmb-") as name:
         rows = [Row(*found) for found in await measure_confinement(Path(name), rounds)]
@@ -302,7 +320,7 @@ async def measure(rounds: int) -> list[Row]:
             args=["-m", "kernelmcp"],
             env={"KERNELMCP_LOGGING__LEVEL": "warning", **os.environ, "KERNELMCP_HOME": str(folder / "home")},
         )
-        rows.append(await measure_idle(server))
+        rows += [await measure_idle(server), await measure_sessions(server)]
         async with (
             kernel(context, OURS, folder) as ours,
             kernel(context, NATIVE, folder) as native,
