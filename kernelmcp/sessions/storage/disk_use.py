@@ -7,6 +7,7 @@ Must not know kernels or MCP.
 
 import itertools
 import os
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -55,6 +56,8 @@ class DiskUse:
         """Their principals, and the numbers of the notes."""
         self._notes = itertools.count()
         self._live: dict[Path, str] = {}
+        self._running = Counter[str]()
+        """How many live sessions each principal has."""
 
     # -- notes of changes ---------------------------------------------------------------------------------------
 
@@ -64,17 +67,24 @@ class DiskUse:
 
     def note_live(self, directory: Path, principal: str, *, live: bool) -> None:
         """Note that a session has a kernel, or no longer has one."""
+        self._end_live(directory)
         if live:
             self._live[directory] = principal
+            self._running[principal] += 1
         else:
-            self._live.pop(directory, None)
             self.note_changed(directory, principal)  # tasks that outlived their cell may have written without a report
 
     def forget(self, directory: Path) -> None:
         """Note that a session was deleted."""
         self._changed.pop(directory, None)
-        self._live.pop(directory, None)
+        self._end_live(directory)
         self._set(directory, None)
+
+    def _end_live(self, directory: Path) -> None:
+        if (principal := self._live.pop(directory, None)) is not None:
+            self._running[principal] -= 1
+            if not self._running[principal]:
+                del self._running[principal]
 
     # -- answers ------------------------------------------------------------------------------------------------
 
@@ -85,7 +95,7 @@ class DiskUse:
         """
         await self._measure_again(principal)
         policy = self._settings.policy
-        running = sum(owner == principal for path, owner in self._live.items() if path != directory) + 1
+        running = self._running[principal] + (directory not in self._live)
         own = self._sessions[directory].file_bytes if directory in self._sessions else 0
         allowed = own + self._left(principal) // running
         return Quota(min(policy.workspace_max_mb * 2**20, allowed), policy.max_files)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Protocol
 
 # Seconds between two checks of all guests of a kernel, several of which may grow at once. All checks are due at
-# multiples of it, so that an idle process wakes for them together: each wake costs more than they do.
+# multiples of their interval, so that an idle process wakes for them together: each wake costs more than they do.
 _TICK_SECONDS = 0.1
 # The interval of one process, in ticks; its memory grows by at most about a gigabyte between two.
 _TICKS = 2
@@ -68,7 +68,7 @@ class SharedMemoryWatchdog:
         self._max_mb = max_mb
         self._sizes: dict[int, float] = {}
         self._memories: dict[int, ResidentMemory] = {}
-        self._timer = _at_tick(1, self._look)
+        self._timer = _at_tick(_TICKS, self._look)
 
     def stop(self) -> None:
         self._timer.cancel()
@@ -76,7 +76,8 @@ class SharedMemoryWatchdog:
             memory.close()
 
     def _look(self) -> None:
-        members = [member for member in self._members() if member.death is None and member.base_mb is not None]
+        living = [member for member in self._members() if member.death is None]
+        members = [member for member in living if member.base_mb is not None]
         for pid in self._memories.keys() - {member.pid for member in members}:
             self._memories.pop(pid).close()
         for member in members:
@@ -90,13 +91,14 @@ class SharedMemoryWatchdog:
                 f"it was killed for memory: the languages of this session together held {held:,.0f} MB, and"
                 f" the limit is {self._max_mb:,} MB"
             )
-        self._timer = _at_tick(1, self._look)
+        self._timer = _at_tick(1 if len(living) > 1 else _TICKS, self._look)  # one alone has a watchdog, too
 
 
 def _at_tick(ticks: int, look: Callable[[], None]) -> asyncio.TimerHandle:
     loop = asyncio.get_running_loop()
-    phase = os.getpid() % 100 / 100 * _TICK_SECONDS  # a hundred idle kernels must not wake at once
-    return loop.call_at(((loop.time() - phase) // _TICK_SECONDS + ticks) * _TICK_SECONDS + phase, look)
+    period = ticks * _TICK_SECONDS
+    phase = os.getpid() % 100 / 100 * _TICKS * _TICK_SECONDS  # a hundred idle kernels must not wake at once
+    return loop.call_at(((loop.time() - phase) // period + 1) * period + phase, look)
 
 
 class ResidentMemory:
