@@ -568,6 +568,19 @@ def test_a_notebook_that_grows_for_ever_loses_its_oldest_outputs_then_cells(
     assert opened.sources[-2:] == ["59", ""]
 
 
+def test_a_notebook_whose_code_grows_for_ever_loses_its_oldest_cells(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_module, "MAX_NOTEBOOK_BYTES", 400_000)
+    monkeypatch.setattr(record_module, "SHRUNK_BYTES", 300_000)
+    for number in range(30):
+        opened.run(str(number), stream("x" * 10_000), code=f"#{number}".ljust(50_000))
+        opened.record.shrink()
+    assert 200_000 < sum(map(len, opened.sources)) <= 400_000
+    assert opened.sources[-2].startswith("#29")
+    assert not opened.record.knows("0")
+
+
 def test_a_cell_whose_end_nobody_saw_does_not_keep_the_notebook_large(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
