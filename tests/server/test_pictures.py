@@ -155,7 +155,7 @@ async def test_many_slow_pictures_share_one_deadline_and_few_processes(connect: 
             code = "for _ in range(5): display({'image/jpeg': data}, raw=True)"
             result = await client.call_tool("execute_code", {"code": code, "session_id": session_id})
             assert time.monotonic() - begun < ANSWER_SECONDS
-            assert "[5 pictures: none fits into this result; the others: read_file of " in result.content[0].text
+            assert "[5 pictures could not be put into this result: read_file of " in result.content[0].text
 
         most = 0
         async with anyio.create_task_group() as tasks:
