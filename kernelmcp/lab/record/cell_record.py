@@ -14,7 +14,7 @@ from kernelmcp.cells.event import Op
 from kernelmcp.cells.line import MAX_CELL_BYTES, MAX_SOURCE_CHARS, cut, note
 from kernelmcp.lab.record import outputs
 from kernelmcp.lab.record.running_cell import RunningCell
-from kernelmcp.lab.record.shared_cells import code_cell, is_draft, number, shared_output, write_outputs
+from kernelmcp.lab.record.shared_cells import code_cell, is_draft, is_of_record, number, shared_output, write_outputs
 from kernelmcp.notebook.transcript import MAX_NOTEBOOK_BYTES, MIN_LINE_BYTES, SHRUNK_BYTES
 from kernelmcp.output.sanitize import as_dict, clean, joined
 
@@ -49,7 +49,7 @@ class Record:
         """Find the document's cells: it may be one of an earlier Lab."""
         for ycell in self.notebook.ycells:
             facts = as_dict(ycell["metadata"].get("kernelmcp"))
-            if "execution_id" in facts or "note" in facts:
+            if is_of_record(ycell) and ("execution_id" in facts or "note" in facts):
                 name = str(ycell["id"])
                 self.sizes[name] = len(json.dumps(ycell.to_py()))
                 if facts.get("running"):
