@@ -12,11 +12,10 @@ from typing import Any, cast
 import nh3
 
 from kernelmcp.cells.line import with_texts
+from kernelmcp.lab.markup_cost import is_costly
 
 # Longer HTML is omitted: cleaning it would block the page, and nobody reads it.
 MAX_HTML_CHARS = 1_000_000
-# A parser takes quadratic time for nested elements, and its result may have quadratic size.
-MAX_DEPTH = 100
 _TAGS = {
     *("a", "abbr", "b", "blockquote", "br", "caption", "center", "cite", "code", "col", "colgroup", "dd", "del"),
     *("details", "dfn", "div", "dl", "dt", "em", "figcaption", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "i"),
@@ -66,17 +65,13 @@ _IN_MARKDOWN = re.compile(
 # Inserted between a bracket and its name: the rest is then no tag, in code either, and reads the same.
 _APART = "<\N{WORD JOINER}"
 _NOT_SHOWN = "[this HTML is too long to be shown, or nested too deep]"
-_TAG = re.compile(r"<(/?)([a-z][^\s/>]*)[^>]*", re.IGNORECASE)
-_EMPTY = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
-# Elements that the next one of their kind ends, or the end of their parent.
-_OPTIONAL_END = {"dd", "dt", "li", "p", "rp", "rt", "tbody", "td", "tfoot", "th", "thead", "tr"}
 
 
 def clean_html(markup: str) -> str:
     """Sanitize the HTML of an output. If it is too long, a note replaces it."""
     if not _MARKUP.search(markup):
         return markup
-    if len(markup) > MAX_HTML_CHARS or _is_deep(markup):
+    if len(markup) > MAX_HTML_CHARS or is_costly(markup):
         return _NOT_SHOWN
     return nh3.clean(
         markup,
@@ -89,30 +84,6 @@ def clean_html(markup: str) -> str:
         clean_content_tags={"script", "style", "template", "noscript"},
         link_rel="noopener noreferrer",
     )
-
-
-def _is_deep(markup: str) -> bool:
-    """True if elements may be nested deeper than `MAX_DEPTH`. An end tag that a parser could ignore does not count."""
-    if markup.count("<") <= MAX_DEPTH:
-        return False
-    is_foreign = "<svg" in (lower := markup.lower()) or "<math" in lower  # where each element has an end tag
-    optional: set[str] = set() if is_foreign else _OPTIONAL_END
-    stack: list[str] = []
-    for ends, name in _TAG.findall(lower):
-        if not ends:
-            if name in optional and stack and stack[-1] == name:
-                continue
-            if name not in _EMPTY or is_foreign:
-                stack.append(name)
-                if len(stack) > MAX_DEPTH:
-                    return True
-        else:
-            top = len(stack) - 1
-            while top >= 0 and stack[top] != name and stack[top] in optional:
-                top -= 1
-            if top >= 0 and stack[top] == name:
-                del stack[top:]
-    return False
 
 
 def _address(tag: str, attribute: str, value: str) -> str | None:

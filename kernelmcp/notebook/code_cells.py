@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelmcp.errors import InvalidArgument
-from kernelmcp.output.sanitize import as_dict, as_list, clean, is_readable, joined
+from kernelmcp.json_bounds import JsonBounds, JsonTooLarge, check_json
+from kernelmcp.output.sanitize import MAX_MESSAGE_VALUES, as_dict, as_list, clean, joined
 
 # Limit for the file; most of it is pictures.
 MAX_NOTEBOOK_BYTES = 64 * 1024 * 1024
+_BOUNDS = JsonBounds(MAX_NOTEBOOK_BYTES, MAX_MESSAGE_VALUES, max_depth=500)
 MAX_CELLS = 1_000
 MAX_CODE_CHARS = 4_000_000
 # nbconvert's tag for a cell that is expected to fail.
@@ -24,12 +26,13 @@ class CodeCell:
 
 def code_cells(data: bytes, name: str) -> list[CodeCell]:
     """The code cells in their order, without empty ones. Raises `InvalidArgument` for an invalid notebook."""
-    if len(data) > MAX_NOTEBOOK_BYTES or not is_readable(data):
+    try:
+        check_json(data, _BOUNDS)
+        notebook = as_dict(json.loads(data))
+    except JsonTooLarge as exc:
         raise InvalidArgument(
             f"{name} is too large to be read as a notebook", "Clear its outputs (in JupyterLab: Edit, Clear Outputs)."
-        )
-    try:
-        notebook = as_dict(json.loads(data))
+        ) from exc
     except (ValueError, RecursionError) as exc:
         raise InvalidArgument(f"{name} is not a notebook: it is not JSON", "Give an .ipynb file.") from exc
     if notebook.get("nbformat") != 4 or not isinstance(notebook.get("cells"), list):

@@ -29,7 +29,8 @@ class Replay:
     @property
     def ended(self) -> int:
         """Number of cells that ran to their end, successfully or with an allowed failure."""
-        return sum(one.done.is_set() and one.started is not None for one in self.executions) - bool(self.failed)
+        ran = (one for one in self.executions if one.done.is_set() and one.started is not None)
+        return sum(one is not self.failed for one in ran)
 
     async def wait(self, seconds: float) -> None:
         """Wait until all cells have ended, or `seconds` have passed."""

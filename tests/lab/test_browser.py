@@ -310,6 +310,22 @@ async def test_a_person_goes_back_to_a_cell_of_the_model(desk: Desk) -> None:
     await desk.saved(lambda found: "print('still here:', kept)" in found)
 
 
+async def test_a_person_edits_a_copy_of_the_models_cell(desk: Desk) -> None:
+    await desk.execute("alpha", "original = 6\nprint('made', original)")
+    cell = desk.page.locator(CELLS, has_text="made 6")
+    await cell.first.click(position={"x": 20, "y": 8})
+    for key in ("Escape", "c", "v"):
+        await desk.page.keyboard.press(key)
+    await cell.nth(1).wait_for()
+    await cell.nth(1).locator(".cm-content[contenteditable=true]").click()
+    await desk.page.keyboard.press("Control+a")
+    await desk.page.keyboard.insert_text("print('copied', original + 1)")
+    await desk.page.keyboard.press("Control+Enter")
+    await desk.shows("copied 7")
+    sources = await desk.saved(lambda sources: "print('copied', original + 1)" in sources)
+    assert "original = 6\nprint('made', original)" in sources
+
+
 async def test_a_path_in_an_output_leads_nowhere_and_is_no_error(desk: Desk) -> None:
     kernel = desk.sessions()["alpha.ipynb"]["id"]
     status, body, _ = desk.lab.get(f"/api/resolvePath?path=/etc/hosts&kernel={kernel}")  # as Lab asks for each

@@ -568,6 +568,29 @@ def test_a_notebook_that_grows_for_ever_loses_its_oldest_outputs_then_cells(
     assert opened.sources[-2:] == ["59", ""]
 
 
+def test_a_copy_of_a_cell_is_a_persons_own(opened: Opened) -> None:
+    opened.run("one", stream("x" * 1_000))
+    copy = opened.cells[0] | {"id": "a-copy", "outputs": [], "execution_count": None}
+    opened.notebook.ycells.append(opened.notebook.create_ycell(copy))
+    opened.look_again()
+    assert list(opened.record.sizes) == [cell_id("one")]
+    opened.run("two")
+    assert [cell["id"] for cell in opened.cells][:2] == [cell_id("one"), cell_id("two")]
+
+
+def test_a_notebook_whose_code_grows_for_ever_loses_its_oldest_cells(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_module, "MAX_NOTEBOOK_BYTES", 400_000)
+    monkeypatch.setattr(record_module, "SHRUNK_BYTES", 300_000)
+    for number in range(30):
+        opened.run(str(number), stream("x" * 10_000), code=f"#{number}".ljust(50_000))
+        opened.record.shrink()
+    assert 200_000 < sum(map(len, opened.sources)) <= 400_000
+    assert opened.sources[-2].startswith("#29")
+    assert not opened.record.knows("0")
+
+
 def test_a_cell_whose_end_nobody_saw_does_not_keep_the_notebook_large(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:

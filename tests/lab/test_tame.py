@@ -88,12 +88,80 @@ def test_markup_that_would_take_long_is_not_shown(markup: str) -> None:
     assert "too long to be shown, or nested too deep" in clean_html(markup)
 
 
+# Each opens elements and seems to close them, to whoever does not read it as a parser does.
+SEEMINGLY_CLOSED = [
+    '<b title="></b>%d">',
+    "<b title='></b>' lang=%d>",
+    "<div><!--</div>-->",
+    "<div><!-- --!></div title='></div>'><div>",
+    "<rp>",
+    "<td><li></td><td><dd></td>",
+    "<section><div></section><li></div></section><section><div></section><dd></div></section>",
+    "<table><table></table><li></table><table><table></table><dd></table>",
+    "<html><rt></html>",
+    "<kbd></\N{KELVIN SIGN}bd>",
+    "<div></ div>",
+    "<div><?</div>",
+    "<div><title></div></title>",
+    "<div><script><!--<script></script></div></script>",
+    "<svg><g><![CDATA[</g>]]>",
+    "<svg><g><style><!--</style></g>-->",
+    "<p><li></p><p><dd></p>",
+    "<span><li></span><span><dd></span>",
+    "<table><b title=%d><td></b></td></table>",
+    "<table><b title=%d><td><th></td></b></table>",
+    "<table><b title=%d><div><td></div></b></table>",
+]
+
+
+@pytest.mark.parametrize("piece", SEEMINGLY_CLOSED)
+def test_an_end_tag_that_a_parser_ignores_ends_nothing(piece: str) -> None:
+    markup = "".join(piece.replace("%d", str(number)) for number in range(300))
+    assert "too long to be shown, or nested too deep" in clean_html(f"{markup}x")
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<p>" + "".join(f"<b title={number}>" for number in range(90)) + "<div>x</div>" * 2_000,
+        "<p>" + "".join(f"<b title='{number}{'y' * 9_000}'>" for number in range(49)) + "<div>x</div>" * 30,
+        "<table>" + "<br>" * 20_000,
+        "<table>" + "<tr>></tr>" * 20_000,
+        "<table><td></tr>" + "<br>" * 20_000,
+        "<table><td><col>" + "<br>" * 20_000,
+        "<table><li>" + "<li>" * 20_000,
+        "<b " + " ".join(f"a{number}" for number in range(20_000)) + ">",
+    ],
+    ids=[
+        "formats",
+        "long formats",
+        "moved",
+        "moved text",
+        "after a row",
+        "after a column",
+        "moved items",
+        "attributes",
+    ],
+)
+def test_what_a_parser_would_copy_or_move_too_often_is_not_shown(markup: str) -> None:
+    assert "too long to be shown, or nested too deep" in clean_html(markup)
+
+
+def test_what_only_looks_like_markup_counts_for_nothing() -> None:
+    piece = "<p title='<b>'>x<!-- <b> --></p><script>'<b>'</script><textarea><b></textarea>\n"
+    assert clean_html(piece * 300).count("<p") == 300
+
+
 def test_long_tables_and_lists_are_shown() -> None:
     row = "<tr>" + "<td>1.25</td>" * 8 + "</tr>"
     table = f"<table><tbody>{row * 5_000}</tbody></table>"
     assert len(table) < MAX_HTML_CHARS
     assert clean_html(table).count("<tr>") == 5_000
+    assert clean_html(f"<b>{table}</b>").count("<tr>") == 5_000
     assert clean_html("<ul>" + "<li>a<li>b" * 5_000 + "</ul>").count("<li>") == 10_000
+    assert clean_html("<table>" + "<tr><td>a<td>b</tr>" * 5_000 + "</table>").count("<td>") == 10_000
+    icons = "<svg><path></path></svg><br>" * 300
+    assert clean_html(icons).count("<br>") == 300
 
 
 def test_html_that_shows_nothing_without_its_script_gives_way() -> None:

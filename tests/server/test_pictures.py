@@ -17,7 +17,7 @@ import psutil
 import pytest
 from mcp import Client
 from mcp_types import CallToolResult
-from PIL import Image
+from PIL import ExifTags, Image
 
 from kernelmcp.pictures import decoder, headers
 from kernelmcp.pictures.decoder import DEADLINE_SECONDS, Decoder
@@ -155,7 +155,7 @@ async def test_many_slow_pictures_share_one_deadline_and_few_processes(connect: 
             code = "for _ in range(5): display({'image/jpeg': data}, raw=True)"
             result = await client.call_tool("execute_code", {"code": code, "session_id": session_id})
             assert time.monotonic() - begun < ANSWER_SECONDS
-            assert "[5 pictures: none fits into this result; the others: read_file of " in result.content[0].text
+            assert "[5 pictures could not be put into this result: read_file of " in result.content[0].text
 
         most = 0
         async with anyio.create_task_group() as tasks:
@@ -297,6 +297,17 @@ async def test_a_hostile_svg_costs_a_process_of_its_own_and_little_time(document
     assert picture is None or max(picture.width, picture.height) <= headers.MAX_SIDE_PIXELS
     assert time.monotonic() - begun < ANSWER_SECONDS
     assert decoders(psutil.Process()) == []
+
+
+async def test_a_confined_decoder_can_read_which_way_up_a_photograph_is() -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    out = io.BytesIO()
+    Image.new("L", (400, 300)).save(out, "JPEG", quality=100, exif=exif)
+    async with Decoder() as used:
+        found = await used.shrink(headers.Picture("image/jpeg", 400, 300, out.getvalue()), len(out.getvalue()) - 1)
+    assert found is not None
+    assert found.height > found.width
 
 
 async def test_a_display_that_no_client_could_take_is_dropped_by_the_kernel_and_said(connect: Connect) -> None:

@@ -32,7 +32,7 @@ VALUES = {
     "why": ["time limit passed", "cancel came"],
     "_why_interrupted(execution)": ["was cancelled and interrupted"],
     "waits": ["is waiting for its turn"],
-    "counted(count, 'picture')": ["1 picture:", "1,000 pictures:"],
+    "counted(count, 'picture')": ["1 picture:", "1,000 pictures:", "1 picture could not", "2 pictures could not"],
     "count": ["1,000 objects were displayed, and"],
     "lost": [
         "1 form of displayed objects was", "3 forms of displayed objects were", "1 more displayed object was",

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from kernelmcp.cells.cell import Outputs
 from kernelmcp.config.models import Values
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, PermissionDenied
+from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.notebook_sources import NotebookSources
+from kernelmcp.mcp_server.results.replayed import replayed
 from kernelmcp.notebook import code_cells as module
 from kernelmcp.notebook.code_cells import CodeCell, code_cells
+from kernelmcp.sessions.replay import Replay
 from tests.descriptors import open_below
 
 pytestmark = pytest.mark.anyio
@@ -63,3 +67,45 @@ def test_cells_of_any_shape() -> None:
     made += [7, None, {"cell_type": ["code"]}, {"cell_type": "code", "source": "b", "metadata": {"tags": "x"}}]
     data = json.dumps({"nbformat": 4, "cells": made}).encode()
     assert [cell for cell in code_cells(data, "n") if cell.code.strip() == "b"] == [CodeCell("b", may_fail=False)]
+
+
+def test_a_notebook_with_large_pictures_is_read() -> None:
+    picture = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "A" * 12_000_000}}
+    made = {"cell_type": "code", "source": "1", "outputs": [picture]}
+    assert code_cells(notebook(made).encode(), "n") == [CodeCell("1", may_fail=False)]
+
+
+class Waiting:
+    """A session whose cells wait until the test ends them."""
+
+    def __init__(self) -> None:
+        self.queue = self
+
+    def submit(self, code: str, *, is_queued_anyway: bool) -> Execution:
+        assert is_queued_anyway
+        return Execution("s", "local", code, 1, Outputs())
+
+    def interrupt(self, execution: Execution) -> None:
+        if not execution.done.is_set():
+            execution.finish("interrupted", None, state_lost=False)
+
+
+@pytest.mark.parametrize(
+    ("ran", "failed", "status", "said"),
+    [
+        (0, 0, "dead", "Code cell 1 of 4 ended with 'dead'; the 3 after it did not run. "),
+        (1, 2, "interrupted", "Code cell 3 of 4 ended with 'interrupted'; the 1 after it did not run. "),
+        (3, 3, "error", "Code cell 4 of 4 ended with 'error'. "),
+    ],
+)
+async def test_the_cell_that_failed_is_counted_by_its_place(ran: int, failed: int, status: Any, said: str) -> None:
+    """Also if it did not begin: its kernel cannot start, or somebody cancelled it while it waited."""
+    session: Any = Waiting()
+    replay = Replay(session, [CodeCell(str(number), may_fail=False) for number in range(4)])
+    for one in replay.executions[:ran]:
+        one.started = 1.0
+        one.finish("ok", None, state_lost=False)
+    replay.executions[failed].finish(status, None, state_lost=False)
+    info, text = replayed(replay)
+    assert (info["ended"], info["status"]) == (ran, status)
+    assert text.startswith(said)

@@ -3,6 +3,7 @@
 import base64
 import json
 import random
+import re
 
 import pytest
 
@@ -15,7 +16,7 @@ from kernelmcp.executions.recorded import from_line, to_line
 from kernelmcp.mcp_server.results.execution_result import to_result
 from kernelmcp.mcp_server.results.readable import text_of_html
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
-from kernelmcp.mcp_server.results.view import without_overwritten
+from kernelmcp.mcp_server.results.view import MAX_READ_BYTES, Cursor, without_overwritten
 
 pytestmark = pytest.mark.anyio
 
@@ -87,6 +88,45 @@ async def test_every_result_has_a_text_that_is_seen(printed: str, told: str) -> 
     execution.finish("ok", None, state_lost=False)
     [block] = (await to_result(execution, 1_000, None)).content
     assert (block.type, block.text) == ("text", told)
+
+
+def printing(max_bytes: int, *texts: str) -> Execution:
+    outputs = Outputs(max_stream_bytes=(max_bytes, max_bytes))
+    fold = Fold(outputs, Policy(), DisplayIds())
+    for text in texts:
+        fold.hear("stream", {"name": "stdout", "text": text})
+    return Execution("s", "local", "code", 1, outputs, fold)
+
+
+async def text_of(execution: Execution, since: Cursor | None = None, budget: int = 8_000) -> str:
+    block = (await to_result(execution, budget, None, since)).content[0]
+    assert block.type == "text"
+    return block.text
+
+
+async def test_of_output_that_was_not_kept_each_result_says_so() -> None:
+    execution = printing(1_000, "x" * 900, "y" * 7_501)
+    gone = "characters were not kept ...]"
+    assert f"[... 7,401 of 8,401 {gone}" in await text_of(execution)
+    assert f"y\n[... 7,401 of 7,501 {gone}" in await text_of(execution, Cursor(stdout=900))
+    assert f"[... 7,401 of 7,401 {gone}" in await text_of(execution, Cursor(stdout=1_000))
+    assert "of them: read_file(" in await text_of(execution, budget=500)
+
+
+async def test_new_output_of_which_only_the_end_is_read_says_so() -> None:
+    size = 3 * MAX_READ_BYTES
+    told = await text_of(printing(size, "x" * size), Cursor(stdout=1))
+    found = re.search(r"([0-9,]+) of ([0-9,]+) characters left out: read_file", told)
+    assert found is not None
+    assert found[2] == f"{size - 1:,}"
+
+
+async def test_a_damaged_picture_fits_nowhere_and_is_named() -> None:
+    outputs = Outputs()
+    png = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 50).decode()
+    Fold(outputs, Policy(), DisplayIds()).hear("display_data", {"data": {"image/png": png}})
+    execution = Execution("s", "local", "code", 1, outputs)
+    assert "[1 picture could not be put into this result: read_file of kernelmcp://" in await text_of(execution)
 
 
 def test_a_number_that_json_does_not_have_is_null() -> None:

@@ -246,6 +246,73 @@ async def test_a_poor_host_shows_what_the_result_has(connect: Connect, tab: Tab,
         assert (await view.text()).count("the end") == 1
 
 
+async def test_a_call_that_was_refused_shows_no_earlier_cell(connect: Connect, tab: Tab) -> None:
+    code = "'ear' + 'lier'"
+    async with connect(extensions=UI) as client, tab.host(client) as host:
+        await client.call_tool("execute_code", {"code": code})
+        refused = dumped(await client.call_tool("execute_code", {"code": code, "timeout_seconds": -1}))
+        assert "execution_id" not in refused["_meta"]["kernelmcp/result"]
+        view = await host.open(code)
+        await view.give(refused)
+        await view.shows("✗ error")
+        await view.shows("timeout_seconds")
+        await view.marked("pixels")
+        assert "earlier" not in await view.text()
+        assert not any("wait=0" in uri for uri in (await view.said())["reads"])
+
+
+WAITS = (
+    "import asyncio, os\nprint('step 1')\nwhile not os.path.exists('go'): await asyncio.sleep(.05)\nprint('step 2')\n"
+)
+FAIL = """failures => {
+    const read = window.mcp;
+    let count = 0;
+    window.mcp = (uri) => (count++ < failures ? JSON.stringify({ error: "not now" }) : read(uri));
+}"""
+
+
+@pytest.mark.parametrize(("failures", "seen"), [(2, "step 3"), (1_000, "● no longer followed")])
+async def test_a_view_reads_again_and_says_if_it_no_longer_can(
+    connect: Connect, tab: Tab, failures: int, seen: str
+) -> None:
+    code = WAITS + "while not os.path.exists('on'): await asyncio.sleep(.05)\nprint('step 3')"
+    async with (
+        connect(extensions=UI, SESSIONS__INLINE_WAIT_SECONDS="0.2") as client,
+        tab.host(client) as host,
+    ):
+        view = await host.run(code)
+        await view.shows("step 1")
+        await host.page.evaluate(FAIL, failures)
+        await client.call_tool("write_file", {"path": "go", "content": ""})
+        await view.shows("step 2")  # of the read that had begun
+        await client.call_tool("write_file", {"path": "on", "content": ""})
+        await view.shows(seen)
+        assert "step 2" in await view.text()
+        assert "running" not in await view.text()
+
+
+GAPS = """() => {
+    const outputs = new Outputs(document.body, () => false);
+    const page = (text, cut, since) => outputs.show({ since, parts: [{ stream: "stdout", text, cut }], status: "running", error: null, more: 0, dropped: 0 });
+    const shown = () => document.querySelector("pre.stdout").textContent;
+    page("one\\n", false, "");
+    page("two\\n", true, "1");
+    const cut = shown();
+    for (let each = 0; each < 5; each++) page("x".repeat(99_999) + "\\n", false, "1");
+    return [cut, shown()];
+}"""
+
+
+async def test_a_gap_in_the_text_is_seen(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
+        view = await host.open("")
+        cut, long = await view.frame.evaluate(GAPS)
+    gap = "[earlier output is left out here]\n"
+    assert cut == f"one\n{gap}two"
+    assert long.startswith(f"{gap}xxx")
+    assert (long.count(gap), len(long)) == (1, 200_000 - 1)
+
+
 async def test_a_host_that_sends_nothing_sees_a_line(connect: Connect, tab: Tab) -> None:
     async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.open("x = 1")

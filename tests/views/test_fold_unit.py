@@ -1,5 +1,6 @@
 """What a guest sends for views alone is in no result and no record."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from kernelmcp.cells.cell import Outputs
 from kernelmcp.cells.event import Op
 from kernelmcp.cells.fold import VIEW_TYPE, DisplayIds, Fold
 from kernelmcp.config.models import Policy
-from kernelmcp.mcp_server.views.pages import TABLE, raw
+from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server.results.view import Cursor
+from kernelmcp.mcp_server.views.pages import MAX_PAGE_BYTES, TABLE, page, raw
 
 ROWS = {"schema": {"fields": [{"name": "a"}]}, "data": [{"a": 1}], "rows": 5000}
 
@@ -72,3 +75,17 @@ def test_forms_that_are_nested_too_deeply_are_left_out() -> None:
     fold = fold_of([])
     fold.hear("display_data", shown({TABLE: deep}))
     assert fold.outputs.displays[0].for_views == {}
+
+
+@pytest.mark.parametrize("sign", ["a", "\u4e2d", '"', "\\", "\x01", "\U0001f600"])
+@pytest.mark.parametrize("value", [lambda text: text, lambda text: [text, text]], ids=["text", "list"])
+def test_a_page_is_small_in_a_message_whatever_its_values_and_texts_hold(sign: str, value: Any) -> None:
+    fold = fold_of([])
+    fold.hear("stream", {"name": "stdout", "text": sign * 400_000})
+    for count in (400_000, 60_000, 10):
+        fold.hear("display_data", {"data": {"application/json": value(sign * count)}, "metadata": {}})
+    found = page(Execution("s", "local", "code", 1, fold.outputs, fold), Cursor())
+    assert len(json.dumps(found, ensure_ascii=False).encode()) <= MAX_PAGE_BYTES
+    shown = [part["data"] for part in json.loads(found)["parts"] if "display" in part]
+    assert shown[-1] == {"application/json": value(sign * 10)}
+    assert raw(fold.outputs, 0, "application/json") is not None

@@ -14,7 +14,7 @@ from kernelmcp.cells.event import Op
 from kernelmcp.cells.line import MAX_CELL_BYTES, MAX_SOURCE_CHARS, cut, note
 from kernelmcp.lab.record import outputs
 from kernelmcp.lab.record.running_cell import RunningCell
-from kernelmcp.lab.record.shared_cells import code_cell, is_draft, number, shared_output, write_outputs
+from kernelmcp.lab.record.shared_cells import code_cell, is_draft, is_of_record, number, shared_output, write_outputs
 from kernelmcp.notebook.transcript import MAX_NOTEBOOK_BYTES, MIN_LINE_BYTES, SHRUNK_BYTES
 from kernelmcp.output.sanitize import as_dict, clean, joined
 
@@ -49,7 +49,7 @@ class Record:
         """Find the document's cells: it may be one of an earlier Lab."""
         for ycell in self.notebook.ycells:
             facts = as_dict(ycell["metadata"].get("kernelmcp"))
-            if "execution_id" in facts or "note" in facts:
+            if is_of_record(ycell) and ("execution_id" in facts or "note" in facts):
                 name = str(ycell["id"])
                 self.sizes[name] = len(json.dumps(ycell.to_py()))
                 if facts.get("running"):
@@ -153,26 +153,36 @@ class Record:
         if total <= MAX_NOTEBOOK_BYTES and len(self.sizes) <= MAX_CELLS:
             return
         places = {str(ycell["id"]): at for at, ycell in enumerate(self.notebook.ycells)}
-        for name, weight in list(self.sizes.items()):
-            if total <= SHRUNK_BYTES:
+        total = self._without_oldest_outputs(total, places)
+        gone: list[str] = []
+        for name, weight in self.sizes.items():
+            if total <= SHRUNK_BYTES and len(self.sizes) - len(gone) <= MAX_CELLS:
                 break
-            if (
-                weight > MIN_LINE_BYTES
-                and name not in self.unfinished
-                and name in places
-                and "outputs" in (ycell := self.notebook.ycells[places[name]])
-            ):
-                ycell["outputs"].clear()
-                ycell["outputs"].append(shared_output(note(OUTPUTS_LEFT_OUT)))
-                self.sizes[name] = MIN_LINE_BYTES
-                total -= weight - MIN_LINE_BYTES
-        gone = [name for name in self.sizes if name not in self.unfinished][: max(0, len(self.sizes) - MAX_CELLS)]
+            if name not in self.unfinished:
+                gone.append(name)
+                total -= weight
         for at in sorted((places[name] for name in gone if name in places), reverse=True):
             del self.notebook.ycells[at]
         for name in gone:
             del self.sizes[name]
             self._sums.pop(name, None)
             self._shown.pop(name, None)
+
+    def _without_oldest_outputs(self, total: int, places: dict[str, int]) -> int:
+        """Omit outputs, and return the size that is left."""
+        for name, weight in list(self.sizes.items()):
+            if total <= SHRUNK_BYTES:
+                break
+            if weight <= MIN_LINE_BYTES or name in self.unfinished or name not in places:
+                continue
+            ycell = self.notebook.ycells[places[name]]
+            kept = MIN_LINE_BYTES + len(ycell["source"])
+            if "outputs" in ycell and weight > kept:
+                ycell["outputs"].clear()
+                ycell["outputs"].append(shared_output(note(OUTPUTS_LEFT_OUT)))
+                self.sizes[name] = kept
+                total -= weight - kept
+        return total
 
     # -- cells --------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,16 @@
 """Cells and outputs in the form that a shared document holds. Must not know executions."""
 
+import re
 from typing import Any, cast
 
 from pycrdt import Map, Text
+
+# A cell that a person has copied has another id, and is that person's own.
+_ID = re.compile(r"k[0-9a-f]{23}")
+
+
+def is_of_record(ycell: Any) -> bool:
+    return "kernelmcp" in ycell["metadata"] and _ID.fullmatch(str(ycell["id"])) is not None
 
 
 def code_cell(
@@ -61,10 +69,7 @@ def number(value: int | None) -> float | str | None:
 
 def is_draft(ycell: Any) -> bool:
     """True if it is a person's code cell that has not been executed yet."""
-    metadata = ycell["metadata"]
-    if "kernelmcp" in metadata:
-        return False
-    if ycell["cell_type"] != "code":
+    if is_of_record(ycell) or ycell["cell_type"] != "code":
         return False
     is_running = ycell.get("execution_state") == "running"
     return not ycell.get("execution_count") and not len(ycell["outputs"]) and not is_running

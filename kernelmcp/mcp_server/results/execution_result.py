@@ -187,18 +187,15 @@ def _with_picture_notes(execution: Execution, draft: _Draft, pictures: Pictures)
         notes.append(f"[A picture of {width:,} x {height:,} pixels was made smaller; as it was: {where}]")
     if missing := pictures.left_out:
         count = len(missing) + len(pictures.shown)
-        here = (
-            f"{len(pictures.shown):,} {'is' if len(pictures.shown) == 1 else 'are'} here"
-            if pictures.shown
-            else "none fits into this result"
-        )
+        here = f": {len(pictures.shown):,} {'is' if len(pictures.shown) == 1 else 'are'} here; the others"
+        if not pictures.shown:
+            here = " could not be put into this result"
         if len(missing) <= MAX_LINKS:
-            where = ", ".join(uri(execution, f"outputs/{number}") for number in missing)
-            rest = f"the others: read_file of {where}"
+            rest = "read_file of " + ", ".join(uri(execution, f"outputs/{number}") for number in missing)
         else:
             where = uri(execution, "outputs/N")
-            rest = f'the others: read_file("{where}"), N from {min(missing)} to {max(missing)}'
-        notes.append(f"[{counted(count, 'picture')}: {here}; {rest}]")
+            rest = f'read_file("{where}"), N from {min(missing)} to {max(missing)}'
+        notes.append(f"[{counted(count, 'picture')}{here}: {rest}]")
     if len(missing) <= MAX_LINKS and (count := len(draft.rich)) > len(draft.structured["outputs"]):
         where = uri(execution, "outputs/N")
         notes.append(

@@ -15,11 +15,12 @@ def replayed(replay: Replay) -> tuple[ReplayInfo, str]:
     info: ReplayInfo = {"cells": count, "ended": ended, "status": shown.status, "execution_id": shown.id}
     get = f"get_execution(execution_id={shown.id!r})"
     if (failed := replay.failed) is not None:
-        rest = count - ended - 1
+        number = replay.executions.index(failed) + 1
+        rest = count - number
         after = f"; the {rest:,} after it did not run" if rest else ""
         error = failed.error
         said = f"\n{cut_middle(f'{error.name}: {error.value}', MAX_ERROR_CHARS)}" if error else ""
-        return info, f"Code cell {ended + 1:,} of {count:,} ended with {failed.status!r}{after}. See {get}.{said}"
+        return info, f"Code cell {number:,} of {count:,} ended with {failed.status!r}{after}. See {get}.{said}"
     if ended < count:
         return info, f"{ended:,} of {count:,} code cells have run: wait for the rest with {get}."
     return info, f"Its notebook ran: {counted(count, 'code cell')}, with the results in the transcript."

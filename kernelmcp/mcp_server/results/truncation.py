@@ -83,16 +83,25 @@ def cut_spool(spool: Spool, budget: int, link: str, name: str, truncated: dict[s
 
 
 def cut_text(
-    text: str, total: int, budget: int, link: str, name: str, truncated: dict[str, Truncation], *, whole: bool = True
+    text: str,
+    total: int,
+    budget: int,
+    link: str,
+    name: str,
+    truncated: dict[str, Truncation],
+    *,
+    kept: int | None = None,
+    whole: bool = True,
 ) -> str:
-    """`text` is the kept part of `total` characters. `whole`: it is the link's whole content, from its beginning."""
-    if total <= budget:
+    """`text` is the kept part of `total` characters, or the end of that part, which has `kept` ones. `whole`: it is the
+    link's whole content, from its beginning."""
+    if len(text) == total <= budget:
         return text
     head, tail = text, ""
     if len(text) > budget:
         shown = max(1, _narrowed(budget, text[: budget // 2]) // 2)
         head, tail = text[:shown], text[-shown:]
-    return _join(head, tail, len(text), total, link, name, truncated, whole=whole)
+    return _join(head, tail, len(text) if kept is None else kept, total, link, name, truncated, whole=whole)
 
 
 def _join(
@@ -115,6 +124,8 @@ def _join(
     shown = len(head) + len(tail)
     truncated[name] = {"shown_chars": shown, "total_chars": total, "uri": link}
     gap = "" if not head or head.endswith("\n") else "\n"
+    if shown == kept:
+        return f"{head}{gap}[... {total - shown:,} of {total:,} characters were not kept ...]\n{tail}"
     kept_some = "" if kept == total else f"; the server kept {kept:,} of them"
     begin = f", offset={len(head.encode(errors='replace'))}" if whole and head else ""
     call = f'read_file("{link}"{begin})'

@@ -75,11 +75,14 @@ class View:
         are noted in `truncated`."""
         spool, link, start = self.execution.outputs.spool(name), uri(self.execution, name), self._start(name)
         if start:
-            fresh = spool.read(max(start, spool.size - MAX_READ_BYTES))
-            shown = without_overwritten(fresh)
-            return cut_text(fresh, len(fresh), budget, link, name, truncated, whole=False), cut_text(
-                shown, len(shown), budget, link, name, {}, whole=False
-            )
+            fresh = spool.read(first := max(start, spool.size - MAX_READ_BYTES))
+
+            def cut(text: str, truncated: dict[str, Truncation]) -> str:
+                kept = first - start + len(text)
+                total = kept + spool.dropped_chars
+                return cut_text(text, total, budget, link, name, truncated, kept=kept, whole=False)
+
+            return cut(fresh, truncated), cut(without_overwritten(fresh), {})
         text = cut_spool(spool, budget, link, name, truncated)
         if not spool.has_returns:
             return text, text

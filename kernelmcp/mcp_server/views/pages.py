@@ -24,7 +24,7 @@ from kernelmcp.output.spool import UTF8_MAX_BYTES
 MAX_WAIT_SECONDS = 20.0
 # Hosts refuse messages over 1 MB.
 MAX_PAGE_BYTES = 900_000
-# All values of displayed objects on a page; longer ones are read alone.
+# All values of displayed objects on a page, as they are in a message; longer ones are read alone.
 MAX_VALUES_BYTES = 500_000
 MAX_TEXT_CHARS = 100_000
 MIN_TEXT_CHARS = 10_000
@@ -117,11 +117,16 @@ def page(execution: Execution, since: Cursor) -> str:
     """The outputs after a position, as JSON."""
     chars = MAX_TEXT_CHARS
     while True:
-        encoded = msgspec.json.encode(_page(execution, since, chars))
-        # A control character takes six bytes, and the setting of a limit may have any value.
-        if len(encoded) <= MAX_PAGE_BYTES or chars <= MIN_TEXT_CHARS:
-            return encoded.decode()
+        encoded = msgspec.json.encode(_page(execution, since, chars)).decode()
+        # A control character takes seven bytes, and the setting of a limit may have any value.
+        if _bytes_in_message(encoded) <= MAX_PAGE_BYTES or chars <= MIN_TEXT_CHARS:
+            return encoded
         chars //= 2
+
+
+def _bytes_in_message(encoded: str) -> int:
+    """The size of JSON in a message, where it is a text."""
+    return len(msgspec.json.encode(encoded))
 
 
 def _page(execution: Execution, since: Cursor, max_chars: int) -> dict[str, Any]:
@@ -200,7 +205,8 @@ def _display(number: int, display: Display, room: int) -> tuple[dict[str, Any], 
     for kind in dict.fromkeys((still, best, "text/plain")):
         if kind in data:
             value = value_of(data[kind], kind)
-            size = len(value) if isinstance(value, str) else len(msgspec.json.encode(value))
+            encoded = msgspec.json.encode(value)
+            size = len(encoded) if len(encoded) > room else _bytes_in_message(encoded.decode())
             if used + size <= room:
                 sent[kind] = value
                 used += size

@@ -2,12 +2,23 @@
 
 import io
 import warnings
+from contextlib import suppress
 
-from PIL import Image, JpegImagePlugin, MpoImagePlugin, PngImagePlugin, TiffImagePlugin
+from PIL import ExifTags, Image, JpegImagePlugin, MpoImagePlugin, PngImagePlugin, TiffImagePlugin
 
 # All that Pillow would import for such files (a camera's JPEG holds MPO and TIFF): later no file can be opened.
 PLUGINS = (JpegImagePlugin, MpoImagePlugin, PngImagePlugin, TiffImagePlugin)
 
+# By EXIF's number.
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 # The models' APIs reject larger pictures (8000), or scale them down anyway (about 1600).
 MAX_SIDE_PIXELS = 4096
 # The first size to try for a picture that has too many bytes at its own size.
@@ -28,7 +39,7 @@ def shrink(data: bytes, max_bytes: int) -> tuple[str, bytes] | None:
     """The picture in at most `max_bytes`, and its format (PNG or JPEG); None if that fails."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data), formats=["PNG", "JPEG"])
             return None if image.width * image.height > MAX_PIXELS else _shrink(image, max_bytes)
     except Exception:  # noqa: BLE001  # whatever a hostile file makes of the decoder
@@ -37,12 +48,14 @@ def shrink(data: bytes, max_bytes: int) -> tuple[str, bytes] | None:
 
 def _shrink(image: Image.Image, max_bytes: int) -> tuple[str, bytes] | None:
     kind = image.format or "PNG"
+    turn = _turn(image)
     image = _reduced(image)
     scale = min(1.0, FIRST_SIDE_PIXELS / max(image.size))
     target = kind
     for _ in range(SCALE_ATTEMPTS):
         size = (max(MIN_SIDE_PIXELS, round(image.width * scale)), max(MIN_SIDE_PIXELS, round(image.height * scale)))
         scaled = image.resize(size, Image.Resampling.LANCZOS) if size != image.size else image
+        scaled = scaled if turn is None else scaled.transpose(turn)
         encoded = _encoded(scaled, target)
         if len(encoded) <= max_bytes:
             return target, encoded
@@ -87,4 +100,13 @@ def _scalable(image: Image.Image) -> Image.Image:
         return image
     if image.mode in ("P", "PA"):
         return image.convert("RGBA")
-    return image.convert("L" if image.mode in ("1", "I;16", "I", "F") else "RGB")
+    if image.mode in ("I;16", "I"):  # 16 bits
+        return image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+    return image.convert("L" if image.mode in ("1", "F") else "RGB")
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """How a camera's picture is turned, which only its own metadata say."""
+    with suppress(Exception):
+        return TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return None

@@ -9,6 +9,7 @@
 
 // Of a stream that goes on, the newest text is kept.
 const MAX_TEXT_CHARS = 200_000;
+const LEFT_OUT = "[earlier output is left out here]\n";
 const PICTURE = /^image\/(?:png|jpeg|gif|webp|svg\+xml)$/;
 
 /** @param {string} text @param {string} kind */
@@ -111,11 +112,11 @@ class Outputs {
   /** @param {string} stream @param {string} text @param {boolean} isCut */
   _addText(stream, text, isCut) {
     if (this._run?.stream !== stream) {
-      this._run = { node: textNode("", stream), stream, raw: isCut ? "[earlier output is left out here]\n" : "" };
+      this._run = { node: textNode("", stream), stream, raw: "" };
       this._root.insertBefore(this._run.node, this._error.isConnected ? this._error : null);
     }
-    const run = this._run;
-    run.raw = (run.raw + text).slice(-MAX_TEXT_CHARS);
+    const run = this._run, grown = run.raw + (isCut ? LEFT_OUT : "") + text;
+    run.raw = grown.length > MAX_TEXT_CHARS ? LEFT_OUT + grown.slice(LEFT_OUT.length - MAX_TEXT_CHARS) : grown;
     run.node.replaceChildren(terminalText(run.raw.replace(/\n$/, "")));
     run.node.scrollTop = run.node.scrollHeight;
   }

@@ -7,6 +7,9 @@
   const SLOW_MS = 200;
   const WAIT_SECONDS = 15;
   const MAX_PAGES = 5_000;
+  // A page that cannot be read is asked for again, a second later each time.
+  const TRIES = 4;
+  const NOT_FOLLOWED = "no longer followed";
 
   const root = /** @type {HTMLElement} */ (document.getElementById("view"));
   const strip = make("div", { class: "strip", role: "status" }), code = make("pre", { class: "code", hidden: true, tabindex: "0" });
@@ -39,7 +42,7 @@
 
   // -- strip
 
-  const icons = /** @type {Record<string, string>} */ ({ ok: "✓", running: "●", "": "●" });
+  const icons = /** @type {Record<string, string>} */ ({ ok: "✓", running: "●", "": "●", [NOT_FOLLOWED]: "●" });
   const seconds = (/** @type {number} */ ms) => (ms < 1000 ? `${Math.round(ms)} ms` : ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`);
 
   function timeOf() {
@@ -65,7 +68,7 @@
 
   function drawStrip() {
     const fields = result?._meta?.["kernelmcp/result"];
-    const isFailed = !["ok", "running", ""].includes(status), number = page?.execution_count ?? fields?.execution_count;
+    const isFailed = !(status in icons), number = page?.execution_count ?? fields?.execution_count;
     const session = page?.session_id ?? fields?.session_id, files = page?.files ?? fields?.files_changed ?? [];
     const lines = (code.textContent ?? "").trimEnd().split("\n").length;
     fold.textContent = `▸ ${lines} line${lines === 1 ? "" : "s"}`;
@@ -113,6 +116,19 @@
   const address = (/** @type {string} */ id, /** @type {string} */ cursor, /** @type {number} */ wait) => `kernelmcp://executions/${encodeURIComponent(id)}/view?since=${cursor}&wait=${wait}`;
   const latest = (/** @type {string} */ more) => `kernelmcp://views/latest?code=${mark(code.textContent ?? "")}${more}`;
 
+  const pause = (/** @type {number} */ ms) => new Promise((end) => setTimeout(end, ms));
+
+  async function readPage(/** @type {string} */ uri) {
+    for (let tries = 1; ; tries++) {
+      try {
+        return await readJson(uri);
+      } catch (error) {
+        if (tries === TRIES) throw error;
+        await pause(1000 * tries);
+      }
+    }
+  }
+
   function show(/** @type {Page} */ next) {
     page = next;
     status = next.status;
@@ -129,9 +145,9 @@
       show(next);
       if (next.status !== "running") return;
       const asked = performance.now(), { cursor } = next;
-      next = await readJson(address(next.execution_id, cursor, WAIT_SECONDS));
+      next = await readPage(address(next.execution_id, cursor, WAIT_SECONDS));
       // A host or a server that does not wait.
-      if (next.cursor === cursor && next.status === "running" && performance.now() - asked < 1000) await new Promise((end) => setTimeout(end, 1000));
+      if (next.cursor === cursor && next.status === "running" && performance.now() - asked < 1000) await pause(1000);
     }
   }
 
@@ -145,20 +161,28 @@
   }
 
   async function showResult() {
-    const fields = result._meta?.["kernelmcp/result"] ?? result.structuredContent ?? {};
-    status = fields.status ?? (result.isError ? "error" : "ok");
+    const known = result._meta?.["kernelmcp/result"] ?? result.structuredContent, id = known?.execution_id;
+    status = known?.status ?? (result.isError ? "error" : "ok");
+    if (known && !id) page = null; // a call that was refused: what ran before it was another one's
     drawStrip();
     const fallBack = () => {
       outputs.showContent(result.content ?? [], result.isError === true);
       painted();
     };
-    if (!can.serverResources) return fallBack();
-    const mine = ++generation, slow = setTimeout(() => mine === generation && !page && fallBack(), SLOW_MS);
+    const giveUp = () => {
+      if (!page || status !== "running") fallBack();
+      if (status !== "running") return;
+      status = NOT_FOLLOWED;
+      drawStrip();
+    };
+    const mine = ++generation;
+    if (!can.serverResources || (known && !id)) return giveUp();
+    const slow = setTimeout(() => mine === generation && !page && fallBack(), SLOW_MS);
     try {
-      const first = await readJson(fields.execution_id ? address(fields.execution_id, "", 0) : latest("&wait=0"));
+      const first = await readJson(id ? address(id, "", 0) : latest("&wait=0"));
       if (mine === generation) await follow(first, mine);
     } catch {
-      if (mine === generation && !page) fallBack();
+      if (mine === generation) giveUp();
     } finally {
       clearTimeout(slow);
     }

@@ -1,7 +1,7 @@
 /**
  * JupyterLab's part of kernelmcp: a dialog for each question of a cell (input(), getpass(), whether a tool may be called),
- * widgets in the model's own cells, a button that goes back to a cell, and outputs that pass Lab's sanitizer whoever ran
- * their cell.
+ * widgets in the model's own cells, a button that goes back to a cell, copies of cells that can be edited, and outputs
+ * that pass Lab's sanitizer whoever ran their cell.
  *
  * Written as webpack's module federation would build it, so that there is nothing to build: Lab gives `init` the modules
  * that it shares, and `get` returns the plugin. Prompts are a guest's: they are shown as text and never as markup.
@@ -11,6 +11,9 @@
   const NAME = 'kernelmcp-lab';
   const RETRY_MS = 2000;
   const WIDGET = 'application/vnd.jupyter.widget-view+json';
+
+  /** The server's names of cells (record/shared_cells.py). */
+  const RECORDED = /^k[0-9a-f]{23}$/;
 
   /** Where markup is drawn as such. */
   const MARKUP = ['text/html', 'text/markdown', 'text/latex'];
@@ -265,6 +268,31 @@
   }
 
   /**
+   * A copy of a session's cell has another name, and is a person's own, to be edited.
+   * @param {any} tracker of notebooks
+   */
+  function freeCopies(tracker) {
+    /** @param {any[]} cells */
+    const free = cells => {
+      for (const cell of cells.filter(each => each.getMetadata('kernelmcp') && !RECORDED.test(each.id))) {
+        cell.deleteMetadata('kernelmcp');
+        cell.deleteMetadata('editable');
+      }
+    };
+    /** @param {any} panel */
+    const watch = async panel => {
+      await panel.context.ready;
+      panel.content.model.cells.changed.connect((/** @type {any} */ _, /** @type {any} */ { type, newValues }) => {
+        if (type === 'add') {
+          queueMicrotask(() => free(newValues)); // not within the change
+        }
+      });
+    };
+    tracker.forEach(watch);
+    tracker.widgetAdded.connect((/** @type {any} */ _, /** @type {any} */ panel) => void watch(panel));
+  }
+
+  /**
    * A button in the toolbar of a session's cell (schemas/kernelmcp-lab/go-back.json): it adds and runs a cell
    * `%restore cell-N`, after which variables and files are as they were after that one.
    * @param {any} app @param {any} tracker of notebooks
@@ -376,6 +404,13 @@
         autoStart: true,
         requires: [INotebookTracker],
         activate: (/** @type {any} */ app, /** @type {any} */ tracker) => showWidgets(tracker)
+      },
+      {
+        id: `${NAME}:copies`,
+        description: "Lets a person edit a copy of a session's cell.",
+        autoStart: true,
+        requires: [INotebookTracker],
+        activate: (/** @type {any} */ app, /** @type {any} */ tracker) => freeCopies(tracker)
       },
       {
         id: `${NAME}:go-back`,
