@@ -7,6 +7,7 @@ shown.
 """
 
 import re
+from collections import Counter
 
 MAX_DEPTH = 100
 # Copies of formats, in characters; an element counts for as many more as it takes in memory.
@@ -91,8 +92,12 @@ class _Parsed:
 
     def __init__(self) -> None:
         self._open: list[str] = []
+        self._count = Counter[str]()
         self._chars: list[int] = []
         """Of each open element: its characters if it is a format."""
+        self._format_chars = 0
+        self._places: list[str] = []
+        """Those of the open elements that decide where a text goes."""
         self._copied_chars = self._moved = 0
         self._is_unclear = self._is_cell_unclear = False
         """Something, or a part of a table, may have ended that is still open here."""
@@ -102,22 +107,25 @@ class _Parsed:
         return len(self._open) > MAX_DEPTH or self._copied_chars > MAX_COPIED_CHARS or self._moved > MAX_MOVED
 
     def is_within(self, names: set[str]) -> bool:
-        return not names.isdisjoint(self._open)
+        return any(self._count[name] for name in names)
 
     def inserted(self) -> None:
         """Note a text, or an element that is no part of a table."""
-        if "table" in self._open:
-            place = next(name for name in reversed(self._open) if name in _PLACES)
-            self._moved += self._is_cell_unclear or place not in ("td", "th", "caption")
+        if self._count["table"]:
+            self._moved += self._is_cell_unclear or self._places[-1] not in ("td", "th", "caption")
 
     def began(self, name: str, chars: int) -> None:
         if name not in _OF_TABLES:
             self.inserted()
-        self._copied_chars += sum(self._chars)
+        self._copied_chars += self._format_chars
         if not self.is_within(_FOREIGN) and (name in _EMPTY or (name in _ENDED_BY_NEXT and self._open[-1:] == [name])):
             return
         self._open.append(name)
+        self._count[name] += 1
         self._chars.append(chars + ELEMENT_CHARS if name in _FORMATS else 0)
+        self._format_chars += self._chars[-1]
+        if name in _PLACES:
+            self._places.append(name)
 
     def ended(self, name: str) -> None:
         is_exact = self._is_unclear or self.is_within(_FOREIGN)
@@ -126,7 +134,15 @@ class _Parsed:
         while top >= 0 and self._open[top] != name and self._open[top] in optional:
             top -= 1
         if top >= 0 and self._open[top] == name:
-            del self._open[top:], self._chars[top:]
+            while len(self._open) > top:
+                self._close()
         else:
             self._is_unclear = True
             self._is_cell_unclear |= name in _OF_TABLES
+
+    def _close(self) -> None:
+        name = self._open.pop()
+        self._count[name] -= 1
+        self._format_chars -= self._chars.pop()
+        if name in _PLACES:
+            self._places.pop()

@@ -40,7 +40,7 @@ def without_entry(text: str, servers: str, name: str) -> str:
     lines = text.splitlines(keepends=True)
     start = 0
     while start < len(lines):
-        if not _header(servers, name, ".*").match(lines[start]):
+        if not _header(servers, name, r"(?:\.[^\]]*)?").match(lines[start]):
             start += 1
             continue
         end = _end(lines, start)

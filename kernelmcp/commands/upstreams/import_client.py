@@ -3,6 +3,7 @@
 Values that look like secrets are not copied: `${NAME}` replaces them, and the command says which variables to set.
 """
 
+import itertools
 import re
 import sys
 import tomllib
@@ -26,6 +27,8 @@ _SECRET_START = re.compile(r"([spr]k-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|
 # Long, with both letters and digits, and not a path, address or version.
 _RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=~-]{24,}")
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)=(.+)", re.DOTALL)
+# A variable or a header, as an argument.
+_NAMED = re.compile(r"(([A-Za-z_][\w-]*)(?:=|:\s*(?!//)))(.+)", re.DOTALL)
 _PASSWORD = re.compile(r"(//[^/:@\s]*:)([^/@\s]+)(@)")
 _PARAMETER = re.compile(r"([?&]([^=&#]+)=)([^&#]+)")
 _SCHEME = re.compile(r"((?:Bearer|Basic|Token|ApiKey)\s+)(\S.*)", re.IGNORECASE | re.DOTALL)
@@ -43,7 +46,7 @@ def main(settings: Settings, client: str, *, dry_run: bool) -> int:
     if not found:
         return fail(f"{path_of(client)} has no servers to import.")
     there = settings.config.upstreams.servers
-    wanted: dict[str, str] = {}
+    wanted = Wanted()
     text = "".join(_table(name, server, wanted) for name, server in found.items() if name not in there)
     for name in found:
         if name in there:
@@ -55,12 +58,12 @@ def main(settings: Settings, client: str, *, dry_run: bool) -> int:
     else:
         _append(file, text)
         sys.stdout.write(f"Added {', '.join(name for name in found if name not in there)} to {file}.\n")
-    if wanted:
+    if wanted.variables:
         sys.stdout.write(
             "Secrets were not copied. Set these variables where kernelmcp is started (if a client starts it, in the "
             "`env` of its entry for kernelmcp):\n"
         )
-        sys.stdout.writelines(f"  {variable}   {what}\n" for variable, what in wanted.items())
+        sys.stdout.writelines(f"  {variable}   {what}\n" for variable, what in wanted.variables.items())
     return 0
 
 
@@ -90,58 +93,88 @@ def _append(file: Path, text: str) -> None:
 # -- one server -----------------------------------------------------------------------------------------------------
 
 
-def _table(name: str, server: UpstreamSettings, wanted: dict[str, str]) -> str:
-    """The lines of a server in TOML. `wanted` gets the variables that replace secrets."""
-    prefix = re.sub(r"\W", "_", name).upper()
+class Wanted:
+    """The variables that replace secrets, and what each is for."""
 
-    def instead(variable: str, what: str) -> str:
-        wanted[variable] = f"{what} of {name}"
-        return f"${{{variable}}}"
+    def __init__(self) -> None:
+        self.variables: dict[str, str] = {}
+        self._values: dict[str, str] = {}
 
-    def of_argument(argument: str, before: str) -> str:
-        option = _OPTION.fullmatch(argument)
-        if option is not None and _is_secret(option[1], option[2]):
-            return f"{option[1]}={instead(_variable(prefix, option[1]), option[1])}"
-        if option is None and (_is_secret("", argument) or (before.startswith("-") and _is_named(before, argument))):
-            return instead(_variable(prefix, before if before.startswith("-") else "SECRET"), before or "an argument")
-        return of_address(argument)
+    def instead(self, variable: str, value: str, what: str) -> str:
+        """What replaces the value: the variable, numbered if it stands for another value already."""
+        names = (variable if number == 1 else f"{variable}_{number}" for number in itertools.count(1))
+        found = next(name for name in names if self._values.setdefault(name, value) == value)
+        self.variables[found] = what
+        return f"${{{found}}}"
 
-    def of_address(text: str) -> str:
-        text = _PASSWORD.sub(lambda found: f"{found[1]}{instead(f'{prefix}_PASSWORD', 'the password')}{found[3]}", text)
+
+class _Texts:
+    """The texts of one server, without their secrets."""
+
+    def __init__(self, name: str, wanted: Wanted) -> None:
+        self._name = name
+        self._wanted = wanted
+        self._prefix = re.sub(r"\W", "_", name).upper()
+
+    def argument(self, argument: str, before: str) -> str:
+        if (option := _OPTION.fullmatch(argument)) is not None:
+            return f"{option[1]}={self._of_option(option[1], option[2])}"
+        return self._of_option(before if before.startswith("-") and "=" not in before else "", argument)
+
+    def _of_option(self, option: str, text: str) -> str:
+        """The value of an option, or an argument of its own."""
+        is_named = bool(option) and _is_named(option, text)
+        if not is_named and (named := _NAMED.fullmatch(text)) is not None:
+            return named[1] + self.value(named[2], named[3], self.variable(named[2]))
+        if is_named or _is_secret("", text):
+            return self._instead(self.variable(option or "SECRET"), text, option or "an argument")
+        return self.address(text)
+
+    def address(self, text: str) -> str:
+        def of_password(found: re.Match[str]) -> str:
+            return f"{found[1]}{self._instead(self.variable('PASSWORD'), found[2], 'the password')}{found[3]}"
 
         def of_parameter(found: re.Match[str]) -> str:
             is_secret = _is_secret(found[2], found[3])
-            return found[1] + instead(_variable(prefix, found[2]), found[2]) if is_secret else found[0]
+            return found[1] + self._instead(self.variable(found[2]), found[3], found[2]) if is_secret else found[0]
 
-        return _PARAMETER.sub(of_parameter, text)
+        return _PARAMETER.sub(of_parameter, _PASSWORD.sub(of_password, text))
 
-    def of_value(key: str, value: str, variable: str) -> str:
+    def value(self, key: str, value: str, variable: str) -> str:
+        """The value of a variable or a header."""
         if not _is_secret(key, value):
-            return of_address(value)
+            return self.address(value)
         scheme = _SCHEME.fullmatch(value)
-        return f"{scheme[1] if scheme else ''}{instead(variable, key)}"
+        return f"{scheme[1] if scheme else ''}{self._instead(variable, scheme[2] if scheme else value, key)}"
 
+    def variable(self, key: str) -> str:
+        words = re.sub(r"[^A-Za-z0-9]+", "_", "token" if key.lower() == "authorization" else key)
+        return f"{self._prefix}_{words.strip('_').upper()}"
+
+    def _instead(self, variable: str, value: str, what: str) -> str:
+        return self._wanted.instead(variable, value, f"{what} of {self._name}")
+
+
+def _table(name: str, server: UpstreamSettings, wanted: Wanted) -> str:
+    """The lines of a server in TOML. `wanted` gets the variables that replace secrets."""
+    texts = _Texts(name, wanted)
     rows: dict[str, Any] = {}
     if server.command is not None:
         rows["command"] = server.command
         pairs = zip(server.args, ["", *server.args], strict=False)
-        rows["args"] = [of_argument(argument, before) for argument, before in pairs]
-        rows["env"] = {key: of_value(key, value.get_secret_value(), key) for key, value in server.env.items()}
+        rows["args"] = [texts.argument(argument, before) for argument, before in pairs]
+        rows["env"] = {key: texts.value(key, value.get_secret_value(), key) for key, value in server.env.items()}
         rows["cwd"] = server.cwd
     else:
-        rows["url"] = of_address(server.url or "")
+        rows["url"] = texts.address(server.url or "")
         rows["type"] = server.type
         rows["headers"] = {
-            key: of_value(key, value.get_secret_value(), _variable(prefix, "token" if _is_login(key) else key))
+            key: texts.value(key, value.get_secret_value(), texts.variable(key))
             for key, value in server.headers.items()
         }
     rows["disabled"] = server.disabled
     lines = [f"{key} = {toml_value(value)}" for key, value in rows.items() if value not in (None, {}, [], False)]
     return "\n".join(["", f"[upstreams.servers.{name}]", *lines, ""])
-
-
-def _is_login(header: str) -> bool:
-    return header.lower() == "authorization"
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -153,7 +186,3 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _is_named(name: str, value: str) -> bool:
     return bool(_SECRET_NAME.search(name)) and "${" not in value and not value.startswith(("/", "~", ".", "-"))
-
-
-def _variable(prefix: str, name: str) -> str:
-    return f"{prefix}_{re.sub(r'[^A-Za-z0-9]+', '_', name).strip('_').upper()}"

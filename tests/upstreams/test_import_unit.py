@@ -1,0 +1,56 @@
+"""What `kernelmcp upstreams import` writes of another program's servers: no secret, and everything else as it was."""
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from kernelmcp.commands.upstreams.import_client import Wanted, _table
+from kernelmcp.config.upstream_settings import UpstreamSettings
+
+PLAIN = ["-v", "/a:/b", "--root=/data", "KEY_FILE=/k", "host:80"]
+SECRET, OTHER = "abc123def456", "ghp_0123456789"
+
+
+def imported(wanted: Wanted, name: str, **server: Any) -> dict[str, Any]:
+    text = _table(name, UpstreamSettings.model_validate(server), wanted)
+    assert SECRET not in text
+    assert OTHER not in text
+    return tomllib.loads(text)["upstreams"]["servers"][name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written", "variables"),
+    [
+        (["@acme/mcp", f"--api-key={SECRET}", "stdio"], ["@acme/mcp", "--api-key=${X_API_KEY}", "stdio"], 1),
+        (["--api-key", SECRET, "stdio"], ["--api-key", "${X_API_KEY}", "stdio"], 1),
+        (["--api-key", f"name={SECRET}"], ["--api-key", "${X_API_KEY}"], 1),
+        (["run", f"--env=GITHUB_TOKEN={OTHER}", "img"], ["run", "--env=GITHUB_TOKEN=${X_GITHUB_TOKEN}", "img"], 1),
+        (
+            ["-e", f"GITHUB_TOKEN={OTHER}", "-e", f"JIRA_TOKEN={SECRET}", "-e", "MODE=fast"],
+            ["-e", "GITHUB_TOKEN=${X_GITHUB_TOKEN}", "-e", "JIRA_TOKEN=${X_JIRA_TOKEN}", "-e", "MODE=fast"],
+            2,
+        ),
+        (
+            ["https://a.example/mcp", "--header", f"Authorization: Bearer {SECRET}", "-H", f"X-Api-Key:{OTHER}"],
+            ["https://a.example/mcp", "--header", "Authorization: Bearer ${X_TOKEN}", "-H", "X-Api-Key:${X_X_API_KEY}"],
+            2,
+        ),
+        (["--token", SECRET, "--token", OTHER], ["--token", "${X_TOKEN}", "--token", "${X_TOKEN_2}"], 2),
+        ([OTHER], ["${X_SECRET}"], 1),
+        (PLAIN, PLAIN, 0),
+    ],
+)  # fmt: skip
+def test_of_arguments_only_secrets_are_replaced(arguments: list[str], written: list[str], variables: int) -> None:
+    wanted = Wanted()
+    assert imported(wanted, "x", command="npx", args=arguments)["args"] == written
+    assert len(wanted.variables) == variables
+
+
+def test_two_secrets_have_two_variables_and_one_has_one() -> None:
+    wanted = Wanted()
+    for name, value in (("a", SECRET), ("b", OTHER), ("c", SECRET)):
+        imported(wanted, name, command="npx", env={"API_KEY": value})
+    assert set(wanted.variables) == {"API_KEY", "API_KEY_2"}
+    found = imported(wanted, "d", url=f"https://me:{SECRET}@b.example/mcp?token={OTHER}", headers={"X-Mode": "1"})
+    assert found["url"] == "https://me:${D_PASSWORD}@b.example/mcp?token=${D_TOKEN}"
