@@ -84,13 +84,19 @@ class Audit:
                 await self._write()
 
     async def _write(self) -> None:
-        lines, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        count, lost = len(lines), self._lost
-        if lost:
-            lines.append({"time": datetime.now(UTC).isoformat(), "event": "lines_lost", "count": lost})
-        if lines:
-            written = await anyio.to_thread.run_sync(self._write_lines, lines)
-            self._lost += -lost if written else count
+        waiting, size, lost = self._waiting, self._waiting_bytes, self._lost
+        self._waiting, self._waiting_bytes = [], 0
+        said: list[dict[str, Any]] = (
+            [{"time": datetime.now(UTC).isoformat(), "event": "lines_lost", "count": lost}] if lost else []
+        )
+        if not waiting and not said:
+            return
+        try:
+            written = await anyio.to_thread.run_sync(self._write_lines, [*waiting, *said])
+        except BaseException:  # cancelled before it began
+            self._waiting, self._waiting_bytes = waiting + self._waiting, size + self._waiting_bytes
+            raise
+        self._lost += -lost if written else len(waiting)
 
     def _write_lines(self, lines: list[ToolCallRecord | dict[str, Any]]) -> bool:
         """Write lines; False if they are lost. Blocking."""

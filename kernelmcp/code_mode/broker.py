@@ -249,6 +249,8 @@ class Broker:
             if await asking.ask(name, CONNECT, "", note, (name, CONNECT), address) == "no":
                 raise refusals.not_connected_by_person(name)
 
+        if self._upstreams.is_connecting(name):  # a person is at it for another session
+            person.enter_context(asking.waiting_for_person())
         try:
             with person:
                 await self._upstreams.connect(name, show)

@@ -6,6 +6,7 @@ are used and keep no copy. `load.Sources` knows the origin of the values.
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -102,12 +103,17 @@ class Settings:
             check(Settings(values, self.sources))  # volumes must not contain the settings files
             self._values = values
             try:
-                for listener in self._listeners:
-                    listener()
+                self._tell()
             except Exception:
                 self._values = before
+                with suppress(Exception):
+                    self._tell()  # those that have taken the new ones over
                 raise
         return changed, waiting
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
 
 
 def home_directory(configured: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path:

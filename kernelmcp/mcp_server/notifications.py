@@ -31,6 +31,7 @@ from mcp_types import (
 
 from kernelmcp.mcp_server.extensions import TASKS
 from kernelmcp.output.sanitize import as_dict
+from kernelmcp.sessions.life import State
 from kernelmcp.sessions.session import Observer, Session
 
 # Listen streams per principal, and URIs that one connection or stream may subscribe to.
@@ -185,7 +186,7 @@ class Notifications(Observer):
                         subscriber.outlet.add(uri)
 
     def kernel_changed(self, session: Session) -> None:
-        if session.life.is_ending and (session.principal, session.id) in self._known:  # it was unloaded
+        if session.life.state is State.GONE and (session.principal, session.id) in self._known:  # it was unloaded
             self.session_changed(session)
 
 

@@ -24,7 +24,7 @@ from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.hibernation.checkpoints import gone_back_from
-from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
+from kernelmcp.sessions.hibernation.saved_variables import BUSY, SavedVariables
 from kernelmcp.sessions.hibernation.session_variables import Variables
 from kernelmcp.sessions.hibernation.state_files import (
     STATE_FILE,
@@ -279,7 +279,7 @@ class KernelBinding:
 
     def _check_unchanged(self, runs: int) -> None:
         if self.variables.runs != runs or self._user.is_running:  # a person's cell has come meanwhile
-            raise StateNotSaved(["a cell is running"])
+            raise StateNotSaved([BUSY])
 
     async def _enter(self, fresh: PooledKernel) -> Kernel:
         """Move the session's files to a fresh kernel."""
@@ -373,7 +373,8 @@ class KernelBinding:
                     why, self._record.why_lost = self._record.why_lost, []
                     none = "this server saves no variables ([sessions] hibernate = false)"
                     raise StateNotSaved(why or [none], is_full=self.variables.saved.has_no_room)
-                may_live_on = self.variables.saved.has_no_room or self._user.is_running
+                saved = self.variables.saved
+                may_live_on = saved.has_no_room or saved.is_busy or self._user.is_running
                 if not must_end and self.variables.state == "present" and may_live_on:
                     self._record.why_lost = []
                     return False
@@ -414,7 +415,7 @@ class KernelBinding:
                 break
             is_saved = await variables.saved.save(kernel, (await self.files.quota()).max_bytes)
             await self._user.settle()
-            if variables.runs == runs and not self._user.is_running:
+            if variables.runs == runs and not self._user.is_running and not variables.saved.is_busy:
                 if is_saved:
                     variables.are_saved()
                 return

@@ -16,7 +16,7 @@ import structlog
 
 from kernelmcp.cells.log import CellLog
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import KernelDied, ServerError
+from kernelmcp.errors import KernelDied, ServerError, SessionInUse
 from kernelmcp.executions.execution import Execution, Interruption, ask, changed_paths
 from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.kernel.pool import Pool
@@ -235,6 +235,12 @@ class ExecutionQueue:
                 kernel = await self.binding.bind()
                 while execution.confirm is not None:
                     await execution.confirm()
+                    if self.life.is_ending:
+                        raise SessionInUse(
+                            f"session {self._record.session_id!r} has been taken over by another server, or is being "
+                            "deleted",
+                            "Call again.",
+                        )
                     if self.binding.kernel is kernel:
                         break
                     kernel = await self.binding.bind()  # the other one has died meanwhile

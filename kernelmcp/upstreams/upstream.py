@@ -218,18 +218,23 @@ class Upstream:
         self, tool: str, arguments: dict[str, Any], timeout_seconds: float, digest: str | None = None
     ) -> ToolCallResult:
         """Call a tool. Raises `UpstreamError`, and `ToolChanged` if the tool no longer has this digest."""
-        reached = False
+        reached = sent = False
         try:
             async with asyncio.timeout(timeout_seconds):
                 for last in (False, True):
-                    conversation = await self._conversation()
+                    try:
+                        conversation = await self._conversation()
+                    except UpstreamError as exc:
+                        exc.was_sent = exc.was_sent or sent
+                        raise
                     reached = True
                     if digest is not None and ((now := self._tool(tool)) is None or now.digest != digest):
                         raise ToolChanged
                     try:
                         return self._looked_at(await conversation.tool_call(tool, arguments))
                     except MCPError as exc:
-                        again = exc.code == SESSION_GONE or (_is_lost(exc) and self._may_repeat(tool))
+                        sent = exc.code != SESSION_GONE
+                        again = not sent or (_is_lost(exc) and self._may_repeat(tool))
                         if exc.code == SESSION_GONE and self._open is not None and self._open[1] is conversation:
                             self._open[0].ended.set()
                         if last or not again:
@@ -240,6 +245,10 @@ class Upstream:
                 raise UpstreamError("ServerUnavailable", f"{said}: it is not connected yet", was_sent=False) from None
             raise UpstreamError("ToolTimeout", f"{said}, and was cancelled") from None
         raise AssertionError("the second attempt returns or raises")
+
+    @property
+    def is_connecting(self) -> bool:
+        return self._connecting.locked()
 
     async def connect(self, show: Show) -> None:
         """Have a person do what the connection lacks, and wait for it; one at a time. Raises `UpstreamError`, and what

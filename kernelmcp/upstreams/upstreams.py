@@ -78,6 +78,10 @@ class Upstreams:
             raise UpstreamError("ServerUnavailable", f"there is no MCP server {name!r}", was_sent=False)
         return await upstream.tool_call(tool, arguments, timeout_seconds, digest)
 
+    def is_connecting(self, name: str) -> bool:
+        """True while a person does what the connection of this server lacks."""
+        return (upstream := self._found.get(name)) is not None and upstream.is_connecting
+
     async def connect(self, name: str, show: "Show") -> None:
         """Have a person do what the connection lacks, at an address that `show` shows. Raises `UpstreamError`, and what
         `show` raises."""

@@ -310,9 +310,12 @@ class Waiting:
         self.approvals.on_change.append(self._answer)
         self._answers = answers
         self.connects = 0
+        self.is_others = False
+        """A person does it for another session already."""
         self.discovering: list[float] = []
         one.upstreams.status = self.status  # pyright: ignore[reportAttributeAccessIssue]
         one.upstreams.connect = self.connect  # pyright: ignore[reportAttributeAccessIssue]
+        one.upstreams.is_connecting = lambda _: self.is_others  # pyright: ignore[reportAttributeAccessIssue]
 
     def _answer(self, changed: Approvals) -> None:
         if changed.open is not None:
@@ -496,3 +499,12 @@ async def test_our_own_bug_is_an_answer_too(world: MakeWorld, monkeypatch: pytes
     one = world()
     monkeypatch.setattr(one.upstreams, "tool_call", None)
     assert "its log says why" in (await one.error("get_deal"))[1]
+
+
+@pytest.mark.parametrize("is_others", [True, False])
+async def test_the_time_of_another_sessions_person_is_not_the_cells(world: MakeWorld, is_others: bool) -> None:
+    one = world()
+    waiting = Waiting(one, "login_needed", ["once"])
+    waiting.is_others = is_others
+    assert (await one.call("connect")).error is None
+    assert (waiting.discovering[0] > 0) is is_others

@@ -18,6 +18,7 @@ from kernelmcp.http.guard import Gate, Guard
 from kernelmcp.http.rate_limits import Shares, Throttle
 from kernelmcp.http.tokens import Authenticator
 from kernelmcp.mcp_server.notifications import Notifications
+from kernelmcp.sessions.life import State
 
 pytestmark = pytest.mark.anyio
 
@@ -95,7 +96,7 @@ async def test_files_that_cannot_be_watched_end_no_server(
 
 async def test_a_session_that_was_unloaded_is_not_remembered() -> None:
     class Life:
-        is_ending = False
+        is_ending, state = False, State.STOPPED
 
     class Session:
         principal, id, life = "token:a", "s", Life()
@@ -106,6 +107,28 @@ async def test_a_session_that_was_unloaded_is_not_remembered() -> None:
         notifications.session_changed(cast("Any", session))
         notifications.kernel_changed(cast("Any", session))
         assert notifications._known == {("token:a", "s")}
-        session.life.is_ending = True
+        session.life.is_ending, session.life.state = True, State.ENDING
+        notifications.kernel_changed(cast("Any", session))
+        assert notifications._known == {("token:a", "s")}, "its deletion is said once, at its end"
+        session.life.state = State.GONE
         notifications.kernel_changed(cast("Any", session))
         assert notifications._known == set()
+
+
+async def test_refused_settings_are_not_in_effect_in_part(tmp_path: Path) -> None:
+    """What listens before the one that refuses has taken the new ones over, and takes the old ones again."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text("output_budget_chars = 2000")
+    settings = load(policy_file=policy, environ={})
+    taken: list[int] = []
+
+    def refuse() -> None:
+        if settings.policy.output_budget_chars == 500:
+            raise ConfigurationError("no")
+
+    settings.on_change(lambda: taken.append(settings.policy.output_budget_chars))
+    settings.on_change(refuse)
+    policy.write_text("output_budget_chars = 500")
+    with pytest.raises(ConfigurationError, match="no"):
+        settings.reload()
+    assert taken == [500, 2000]

@@ -19,7 +19,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server import schemas
-from kernelmcp.mcp_server.callers import is_gone, minted_note
+from kernelmcp.mcp_server.callers import gave_up, is_gone, minted_note
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results import installs
 from kernelmcp.mcp_server.results.execution_result import background_note
@@ -70,7 +70,8 @@ class PackageTools:
         try:
             await wait_for(execution, config.sessions.inline_wait_seconds, ctx)
         except asyncio.CancelledError:
-            session.queue.interrupt(execution)
+            if gave_up(ctx):
+                session.queue.interrupt(execution)
             raise
         execution.announce()
         note = minted_note(caller, session_id, session.id, created=created)

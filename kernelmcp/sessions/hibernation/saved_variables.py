@@ -31,6 +31,8 @@ from kernelmcp.sessions.storage.record import Record
 
 # On a full disk, an idle session tries again after two seconds, then four, and so on.
 MOST_SECONDS_BETWEEN_ATTEMPTS = 3600.0
+# A kernel's reason not to save. It has waited for what runs by then.
+BUSY = "a cell is running"
 # Restores that are tried again after their kernel died or did not answer.
 MORE_RESTORES = 1
 
@@ -47,6 +49,8 @@ class SavedVariables:
         self._enabled = enabled
         self.has_no_room = False
         """The last attempt to save failed because the disk is full."""
+        self.is_busy = False
+        """It failed because the kernel was at work, for a cell or for another client."""
         self.next_attempt = 0.0
         """When to try again, by the monotonic clock: each attempt fills the disk for a moment."""
         self._attempts = 0
@@ -76,7 +80,7 @@ class SavedVariables:
         """Save the variables of a kernel that is about to end. False if that is impossible; the record has the reasons.
         The caller writes the record."""
         had_state = self.exist
-        self._record.has_state, self._record.why_lost, self.has_no_room = False, [], False
+        self._record.has_state, self._record.why_lost, self.has_no_room, self.is_busy = False, [], False, False
         if not self._enabled:
             return False
         try:
@@ -87,7 +91,7 @@ class SavedVariables:
                 self._record.has_state = True
                 return True
             log.warning("variables are not saved", session=self._record.session_id, reasons=exc.reasons)
-            self._record.why_lost, self.has_no_room = exc.reasons, exc.is_full
+            self._record.why_lost, self.has_no_room, self.is_busy = exc.reasons, exc.is_full, BUSY in exc.reasons
             self.forget()
             if self.has_no_room:
                 self._attempts += 1

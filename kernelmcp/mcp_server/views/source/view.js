@@ -149,6 +149,7 @@
       // A host or a server that does not wait.
       if (next.cursor === cursor && next.status === "running" && performance.now() - asked < 1000) await pause(1000);
     }
+    if (mine === generation) throw new Error("a cell of too many pages");
   }
 
   async function followBeforeResult() {

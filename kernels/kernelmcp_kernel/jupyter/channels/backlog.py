@@ -42,7 +42,7 @@ class Backlog:
         self._untracked = 0
         self._bytes = 0
         self._progress = 0.0
-        self._is_paused = False
+        self._is_paused = self._is_dropping = False
         self._looking = False
         self.is_stalled = False
         """New output is dropped: a client receives nothing, and it would only be held in memory."""
@@ -66,13 +66,16 @@ class Backlog:
         if not self._looking:
             self._looking, self._progress = True, loop.time()
             loop.call_later(_LOOK_SECONDS, self._look)
-        if self._bytes > MAX_BYTES and not self.is_stalled:  # again and again: a guest may have started meanwhile
+        if self._bytes > MAX_BYTES and self._is_dropping:
+            self.is_stalled = True
+        elif self._bytes > MAX_BYTES and not self.is_stalled:  # again and again: a guest may have started meanwhile
             self._is_paused = True
             self._pause(True)
 
     def drop(self, dropping: bool) -> None:
         """With True, let guests that wait continue, so that they notice an interrupt: output is dropped instead, until
         the backlog has fallen. With False, make them wait again, unless a client has stopped."""
+        self._is_dropping = dropping
         if not dropping:
             self.is_stalled = False  # `_look` will set it again
         elif self._is_paused:
