@@ -134,8 +134,8 @@ def test_output_that_a_client_does_not_read_waits_in_the_guest(kernel: Kernel) -
     assert ran.kinds() == ["display_data"] * DISPLAYS + ["stdout"]
 
 
-def test_an_interrupt_reaches_a_guest_that_waits_for_a_client(kernel: Kernel) -> None:
-    with slow_client(kernel):
+def test_an_interrupt_reaches_a_guest_that_waits_for_a_client() -> None:
+    with running_kernel() as kernel, slow_client(kernel):
         request = kernel.send("kept = 1\nwhile True: print('x' * 10**6)")
         with suppress(queue.Empty):
             while True:
