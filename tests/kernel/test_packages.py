@@ -478,6 +478,7 @@ HOSTILE_WHEELS = {
     "twice": lambda folder: make_wheel(folder, "hostile", files={"a": "x", "a/b": "y"}),
     "bomb": lambda folder: make_wheel(folder, "hostile", files={"hostile/zeros": b"\0" * (5 << 20)}),
     "many files": lambda folder: make_wheel(folder, "hostile", files={f"d/{n}": "" for n in range(1000)}),
+    "many folders": lambda folder: make_wheel(folder, "hostile", files={f"{n}{'/a' * 20}": "" for n in range(30)}),
     "huge metadata": lambda folder: make_wheel(folder, "hostile", metadata="\n" + "x" * (4 << 20)),
     "another name": _misnamed,
     "two packages": lambda folder: make_wheel(folder, "hostile", files={"numpy-9.dist-info/METADATA": "Name: numpy"}),
