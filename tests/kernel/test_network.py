@@ -401,3 +401,9 @@ def test_a_value_that_cannot_be_a_header_is_not_shown_in_the_error() -> None:
     with pytest.raises(ValueError, match="the value of X-Secret") as caught:
         Credentials({"api.test": {"X-Secret": "${TOKEN}"}}, {"TOKEN": f"{SECRET}\r\nX: y"})
     assert SECRET not in str(caught.value)
+
+
+def test_a_secret_that_is_a_part_of_another_leaves_nothing_of_it() -> None:
+    credentials = Credentials({"api.test": {"A": "Bearer ${TOKEN}", "B": "${TOKEN}-and-more"}}, {"TOKEN": SECRET})
+    told = credentials.redact_text(f"{SECRET} Bearer {SECRET} {SECRET}-and-more")
+    assert told == "[redacted] [redacted] [redacted]"

