@@ -355,6 +355,11 @@ def test_a_version_is_offered_only_when_all_that_it_needs_can_be_had(
         install(settings, store, "fading<50")
     with pytest.raises(e.PackageNotSupported, match=r"versions from years ago.* Use another package$"):
         install(settings, store, "fading>0.1,<50")
+    index.add("spelled", requires=("Fading>0,<50",))
+    index.add("unplain", requires=("fading[Some.Extra]>0,<50",))
+    for asked in ("spelled", "unplain"):
+        with pytest.raises(e.PackageNotSupported, match="versions from years ago"):
+            install(settings, store, asked)
     index.add("plain", "2.0")
     index.add("ties", requires=("plain<2",))
     with pytest.raises(e.PackageNotFound, match=r"there are: 1\.0, 2\.0; plain==1\.0 can be installed$"):

@@ -99,7 +99,7 @@ async def _with_advice(error: PackageError, request: Request, folder: Path, unti
         return error
     name = canonicalize_name(error.instead.name)
     others = [each for each in request.requirements if canonicalize_name(each.name) != name]
-    with suppress(PackageError, TimeoutError):
+    with suppress(PackageError, TimeoutError, ValueError):  # the text of a dependency may be anything
         async with asyncio.timeout_at(until):
             version = await _version_of(name, replace(request, requirements=[*others, error.instead]), folder)
             return error.with_text(f"{error}; {name}=={version} can be installed") if version else error
