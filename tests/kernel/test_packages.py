@@ -517,6 +517,21 @@ def test_of_the_entries_of_a_wheel_with_too_many_no_objects_are_made(
         unpack.unpack(wheel, tmp_path / "target", 4 << 20)
 
 
+def test_a_wheel_tagged_as_one_of_pyodides_distribution_is_refused(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    index.add("impostor", tag="py30-none-any")
+    index.add("astray", requires=("impostor",))
+    make_wheel(tmp_path / "pyodide", "genuine", "2.0")
+    lock_of(tmp_path / "pyodide", genuine=())
+    index.add("genuine", "3.0", tag="py30-none-any")
+    for asked in ("impostor", "astray", "genuine"):
+        with pytest.raises(e.PackageInvalid, match=r"\w+-\d\.0-py30-none-any\.whl has a tag that only Pyodide's"):
+            install(settings, store, asked)
+        with pytest.raises(e.PackageInvalid, match="py30-none-any"):
+            asyncio.run(Installer(settings, store).plan([asked]))
+
+
 def test_a_hostile_wheel_costs_nothing_else(settings: PackageSettings, store: Store, tmp_path: Path) -> None:
     make_wheel(tmp_path / "mine", "hostile", files={"../../../slipped": "x"})
     make_wheel(tmp_path / "mine", "harmless")
