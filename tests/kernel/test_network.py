@@ -401,3 +401,16 @@ def test_a_value_that_cannot_be_a_header_is_not_shown_in_the_error() -> None:
     with pytest.raises(ValueError, match="the value of X-Secret") as caught:
         Credentials({"api.test": {"X-Secret": "${TOKEN}"}}, {"TOKEN": f"{SECRET}\r\nX: y"})
     assert SECRET not in str(caught.value)
+
+
+def test_a_secret_that_is_a_part_of_another_leaves_nothing_of_it() -> None:
+    credentials = Credentials({"api.test": {"A": "Bearer ${TOKEN}", "B": "${TOKEN}-and-more"}}, {"TOKEN": SECRET})
+    told = credentials.redact_text(f"{SECRET} Bearer {SECRET} {SECRET}-and-more")
+    assert told == "[redacted] [redacted] [redacted]"
+
+
+def test_a_variable_that_is_a_part_of_a_header_is_blotted_out_alone() -> None:
+    credentials = Credentials(
+        {"api.test": {"Cookie": "session=${TOKEN}; theme=${SHORT}"}}, {"TOKEN": SECRET, "SHORT": "dark"}
+    )
+    assert credentials.redact_text(f"you are {SECRET}, and it is dark") == "you are [redacted], and it is dark"

@@ -11,6 +11,7 @@ import pytest
 
 from kernelmcp_kernel.packages.failures.reasons import Reasons, told_in
 from kernelmcp_kernel.packages.from_pip import read
+from kernelmcp_kernel.packages.requirements import checked
 
 # Paths of this machine, what pip calls our files, and pip's own last words.
 LEAKS = re.compile(r"/tmp|/home|/packages|-r |requirements\.txt|pip failed|Exception:|ERROR|\n")
@@ -27,6 +28,14 @@ def test_what_is_not_known_is_said_without_paths() -> None:
         assert "a.whl" in text
         assert not LEAKS.search(text)
     assert "https://a.b/c/d" in said({"why": "cannot ask https://a.b/c/d"})
+
+
+@pytest.mark.parametrize("links", [{"versions": ["0.5"]}, {"versions": ["9"]}, {"yanked": ["0.5"]}], ids=str)
+def test_an_alternative_can_be_asked_for_however_its_name_is_spelled(links: dict[str, Any]) -> None:
+    told = {"kind": "missing", "what": "Py_Old<=0.6,>=0.5", "links": {"py-old": links}}
+    instead = Reasons(told, [], {}, {}).error().instead
+    assert instead is not None
+    assert checked(str(instead)).startswith("py-old")
 
 
 HOSTILE: list[Any] = [

@@ -355,6 +355,11 @@ def test_a_version_is_offered_only_when_all_that_it_needs_can_be_had(
         install(settings, store, "fading<50")
     with pytest.raises(e.PackageNotSupported, match=r"versions from years ago.* Use another package$"):
         install(settings, store, "fading>0.1,<50")
+    index.add("spelled", requires=("Fading>0,<50",))
+    index.add("unplain", requires=("fading[Some.Extra]>0,<50",))
+    for asked in ("spelled", "unplain"):
+        with pytest.raises(e.PackageNotSupported, match="versions from years ago"):
+            install(settings, store, asked)
     index.add("plain", "2.0")
     index.add("ties", requires=("plain<2",))
     with pytest.raises(e.PackageNotFound, match=r"there are: 1\.0, 2\.0; plain==1\.0 can be installed$"):
@@ -478,6 +483,7 @@ HOSTILE_WHEELS = {
     "twice": lambda folder: make_wheel(folder, "hostile", files={"a": "x", "a/b": "y"}),
     "bomb": lambda folder: make_wheel(folder, "hostile", files={"hostile/zeros": b"\0" * (5 << 20)}),
     "many files": lambda folder: make_wheel(folder, "hostile", files={f"d/{n}": "" for n in range(1000)}),
+    "many folders": lambda folder: make_wheel(folder, "hostile", files={f"{n}{'/a' * 20}": "" for n in range(30)}),
     "huge metadata": lambda folder: make_wheel(folder, "hostile", metadata="\n" + "x" * (4 << 20)),
     "another name": _misnamed,
     "two packages": lambda folder: make_wheel(folder, "hostile", files={"numpy-9.dist-info/METADATA": "Name: numpy"}),
@@ -509,6 +515,21 @@ def test_of_the_entries_of_a_wheel_with_too_many_no_objects_are_made(
     monkeypatch.setattr(zipfile, "ZipInfo", None)
     with pytest.raises(e.PackageTooLarge, match="has 600 files"):
         unpack.unpack(wheel, tmp_path / "target", 4 << 20)
+
+
+def test_a_wheel_tagged_as_one_of_pyodides_distribution_is_refused(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    index.add("impostor", tag="py30-none-any")
+    index.add("astray", requires=("impostor",))
+    make_wheel(tmp_path / "pyodide", "genuine", "2.0")
+    lock_of(tmp_path / "pyodide", genuine=())
+    index.add("genuine", "3.0", tag="py30-none-any")
+    for asked in ("impostor", "astray", "genuine"):
+        with pytest.raises(e.PackageInvalid, match=r"\w+-\d\.0-py30-none-any\.whl has a tag that only Pyodide's"):
+            install(settings, store, asked)
+        with pytest.raises(e.PackageInvalid, match="py30-none-any"):
+            asyncio.run(Installer(settings, store).plan([asked]))
 
 
 def test_a_hostile_wheel_costs_nothing_else(settings: PackageSettings, store: Store, tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.index.answers import REMEMBERED_SECONDS, SilentHosts
+from kernelmcp_kernel.packages.index.index_watch import host_of
+from kernelmcp_kernel.settings import PackageSettings
 
 
 @pytest.fixture
@@ -55,3 +58,16 @@ def test_it_stays_small_and_holds_names_of_hosts_only(hosts: SilentHosts, tmp_pa
 def test_a_cache_that_cannot_be_written_ignores_it(tmp_path: Path) -> None:
     SilentHosts(tmp_path / "nowhere").note(["a.example"], [])
     assert SilentHosts(tmp_path / "nowhere").read() == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://user:s3cret@Mirror.example:8443/pyodide/", "mirror.example:8443"),
+        ("https://mirror.example", "mirror.example"),
+        ("/srv/pyodide", ""),
+        ("file:///srv/pyodide", ""),
+    ],
+)
+def test_the_distributions_host_is_named_as_it_is_remembered_without_a_password(url: str, host: str) -> None:
+    assert distribution.host(PackageSettings(pyodide_url=url)) == host == host_of(url)

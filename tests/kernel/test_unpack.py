@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelmcp_kernel.packages.cache_cap import size_of_files
 from kernelmcp_kernel.packages.package_errors import PackageError, PackageInvalid
 from kernelmcp_kernel.packages.store import wheel_identity
 from kernelmcp_kernel.packages.unpack import unpack
@@ -64,3 +65,11 @@ def test_a_wheel_with_changed_bytes_is_unpacked_or_refused(tmp_path: Path, kind:
 def test_the_name_of_a_wheel_holds_no_path_and_nothing_that_a_terminal_obeys(name: str) -> None:
     with pytest.raises(PackageInvalid):
         wheel_identity(name)
+
+
+def test_folders_take_disk_space_too(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/file").write_text("x")
+    before = size_of_files(tmp_path)
+    (tmp_path / "x/a/b/c").mkdir(parents=True)
+    assert size_of_files(tmp_path) - before == 3 * 4096

@@ -31,11 +31,12 @@ class Credentials:
         self._headers: dict[tuple[str | Address, int | None], Headers] = {}
         secrets: set[bytes] = set()
         for key, headers in configured.items():
-            pairs = [(name, _expand(name, value, environ)) for name, value in headers.items()]
-            self._headers[_parse_key(key)] = pairs
-            secrets.update(form for _, value in pairs for form in _forms(value))
-        longest_first = sorted(secrets, key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if secrets else None
+            expanded = {name: _expand(name, value, environ) for name, value in headers.items()}
+            self._headers[_parse_key(key)] = [(name, value) for name, (value, _) in expanded.items()]
+            for value, variables in expanded.values():
+                secrets.update(form for secret in (value, *variables) for form in _forms(secret))
+        # A form may be part of a longer one.
+        self._longest_first = sorted(secrets, key=len, reverse=True)
 
     def headers(self, url: Url) -> Headers:
         """The headers of a request to this URL.
@@ -49,7 +50,9 @@ class Credentials:
 
     def redact(self, data: bytes) -> bytes:
         """Replace every secret that a server sent back, in plain or in common encodings."""
-        return self._pattern.sub(REDACTED, data) if self._pattern else data
+        for form in self._longest_first:  # one expression for all is ten times slower
+            data = data.replace(form, REDACTED)
+        return data
 
     def redact_text(self, text: str) -> str:
         """Replace every secret in a text."""
@@ -63,16 +66,20 @@ def _parse_key(key: str) -> tuple[str | Address, int | None]:
     return parse_host(host), port
 
 
-def _expand(name: str, value: str, environ: Mapping[str, str]) -> str:
+def _expand(name: str, value: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The value of a header, and the values of the variables in it."""
+    variables: list[str] = []
+
     def variable(found: re.Match[str]) -> str:
         if found[1] not in environ:
             raise ValueError(f"the environment variable {found[1]}, which [network.headers] names, is not set")
-        return environ[found[1]].strip()  # files often end with a line break
+        variables.append(environ[found[1]].strip())  # files often end with a line break
+        return variables[-1]
 
     expanded = _VARIABLE.sub(variable, value).strip()
     if not _VALUE.fullmatch(expanded):
         raise ValueError(f"the value of {name} in [network.headers] has characters that no header may have")
-    return expanded
+    return expanded, variables
 
 
 def _forms(value: str) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from kernelmcp_kernel.packages.package_errors import PackageCacheError, over_sha
 STAMP = ".kernelmcp-package.json"
 # A resolution takes a kilobyte, and a guest can request many different ones.
 MAX_RESOLUTIONS = 2000
-# The minimum size of a file on disk: a package of 50,000 empty files is not small.
+# The minimum size of a file or folder on disk: a package of 50,000 empty files is not small.
 _BLOCK_BYTES = 4096
 
 
@@ -198,9 +198,10 @@ def _leased_by(lease: Path) -> list[str]:
 
 
 def size_of_files(folder: Path) -> int:
-    """The disk space of a folder's files, in bytes. A file that vanishes meanwhile counts as 0."""
+    """The disk space of a folder with its files and folders, in bytes. A file that vanishes meanwhile counts as 0."""
     total = 0
     for parent, _, files in os.walk(folder):
+        total += _BLOCK_BYTES
         for name in files:
             with contextlib.suppress(OSError):
                 total += -(-os.lstat(os.path.join(parent, name)).st_size // _BLOCK_BYTES) * _BLOCK_BYTES + _BLOCK_BYTES

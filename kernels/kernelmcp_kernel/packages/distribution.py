@@ -82,8 +82,8 @@ def distribution_url(settings: PackageSettings) -> str:
 
 
 def host(settings: PackageSettings) -> str:
-    """The host of the distribution; empty if it is a folder."""
-    return distribution_url(settings).partition("://")[2].partition("/")[0]
+    """The host of the distribution with its port, without credentials; empty if it is a folder."""
+    return urlsplit(distribution_url(settings)).netloc.rpartition("@")[2].lower()
 
 
 def is_folder(settings: PackageSettings) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,7 +99,7 @@ async def _with_advice(error: PackageError, request: Request, folder: Path, unti
         return error
     name = canonicalize_name(error.instead.name)
     others = [each for each in request.requirements if canonicalize_name(each.name) != name]
-    with suppress(PackageError, TimeoutError):
+    with suppress(PackageError, TimeoutError, ValueError):  # the text of a dependency may be anything
         async with asyncio.timeout_at(until):
             version = await _version_of(name, replace(request, requirements=[*others, error.instead]), folder)
             return error.with_text(f"{error}; {name}=={version} can be installed") if version else error
@@ -239,7 +239,7 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
             run = folder / str(number)
             page = distribution.link_page((digest, file.as_uri()) for digest, file in links)
             wheels = await run_pip(request, run, say, page, *options, listing=listing, offers=offers)
-            chosen = [packages[file_name_of(wheel)] for wheel in wheels if wheel.name.endswith(empty_wheels.LISTED_TAG)]
+            chosen = _listed(wheels, packages)
             sources = [file for file in wheels if is_source(file)]
             if request.names_only and chosen and distribution.is_folder(request.settings):
                 raise _distribution_needed(request, chosen)
@@ -259,6 +259,20 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
     except Absent as name:
         raise needed or _distribution_needed(request, [packages[str(name)]]) from None
     raise PackageError(f"{request.names}: its dependencies change with everything that is fetched; ask for part of it")
+
+
+def _listed(wheels: list[Path], packages: Mapping[str, Listed]) -> list[Listed]:
+    """The packages of the distribution that pip chose. Raises PackageInvalid for another file with their tag."""
+    found: list[Listed] = []
+    for wheel in wheels:
+        if wheel.name.endswith(empty_wheels.LISTED_TAG):
+            package = packages.get(file_name_of(wheel))
+            if package is None or wheel.name.split("-")[1] != package.version:
+                raise PackageInvalid(
+                    f"{wheel.name} has a tag that only Pyodide's distribution uses; install another version"
+                )
+            found.append(package)
+    return found
 
 
 async def _do_without(offers: Offers, packages: Iterable[Listed], links: list[tuple[str, Path]], folder: Path) -> None:

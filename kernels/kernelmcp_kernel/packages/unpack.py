@@ -11,11 +11,12 @@ import lzma
 import stat
 import zipfile
 import zlib
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 from kernelmcp_kernel.packages.package_errors import PackageInvalid, PackageTooLarge
 
-# The largest widely used wheels have 15,000 files.
+# Also of folders. The largest widely used wheels have 15,000 files.
 MAX_FILES = 50_000
 
 _MAX_PATH_CHARS = 1000
@@ -64,7 +65,7 @@ def _most_entries(wheel: Path) -> int:
 
 
 def _unpack(archive: zipfile.ZipFile, name: str, target: Path, max_bytes: int) -> None:
-    left = max_bytes
+    left, folders = max_bytes, 0
     for entry in archive.infolist():
         if entry.filename.endswith("/"):
             continue
@@ -72,6 +73,9 @@ def _unpack(archive: zipfile.ZipFile, name: str, target: Path, max_bytes: int) -
         if place is None:
             continue
         file = target.joinpath(*place.parts)
+        folders += sum(1 for _ in takewhile(lambda folder: not folder.exists(), file.parents))
+        if folders > MAX_FILES:
+            raise PackageTooLarge(f"{name} has more than {MAX_FILES:,} folders; install another version")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             left = _write(archive, entry, file, left)

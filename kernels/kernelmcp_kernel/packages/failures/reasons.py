@@ -254,6 +254,7 @@ def _with_versions(plain: str, versions: str) -> Requirement | None:
     """The requirement with its versions replaced."""
     try:
         requirement = Requirement(plain)
+        requirement.name = canonicalize_name(requirement.name)
         requirement.specifier = SpecifierSet(versions)
     except (InvalidRequirement, InvalidSpecifier):
         return None
