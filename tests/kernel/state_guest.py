@@ -36,7 +36,7 @@ class StateGuest:
         language: type[Language] = Python,
     ) -> None:
         self._directory = SandboxDirectory(folder)
-        self.workspace = self._directory.workspace
+        self.workspace, self.offered = self._directory.workspace, self._directory.offered
         self._spawned = spawn_guest(self._directory, change(language().launch(self._directory)))
         self._buffer = b""
         self._cells = 0
@@ -44,8 +44,12 @@ class StateGuest:
         self.wait_for("ready")
 
     def send(self, op: str, **more: Any) -> None:
-        text = json.dumps({"op": op, **more}).encode()
-        data = memoryview(struct.pack("<I", len(text)) + text)
+        self.send_together({"op": op, **more})
+
+    def send_together(self, *requests: dict[str, Any]) -> None:
+        """In one write."""
+        texts = [json.dumps(request).encode() for request in requests]
+        data = memoryview(b"".join(struct.pack("<I", len(text)) + text for text in texts))
         while data:
             data = data[os.write(self._spawned.requests, data) :]
 

@@ -137,6 +137,12 @@ def test_a_cell_that_awaits_declares_for_the_next_one(kernel: Kernel) -> None:
         ),
         ("// nothing", ""),
         ("#!/usr/bin/env node\n5", "5"),
+        ("#!/usr/bin/env node\nawait 5", "5"),
+        ("console.log('hi')\nimport { basename } from 'path'\nbasename('/a/b')", "hi\n'b'"),
+        ("const f = () => { }\n[1, 2].forEach((n) => console.log(n))\nawait 3", "1\n2\n3"),
+        ("let none\n[1, 2].length", "2"),
+        ("{ var g = () => { }\n[1].forEach((n) => console.log(n)) }\nif (g) var x = 1; else x = 2\nawait x", "1\n1"),
+        ("for (var i = 0, j; i < 2; i++) { var k = i }\nawait [i, k]", "[ 2, 1 ]"),
     ],
 )
 def test_results(kernel: Kernel, code: str, shown: str) -> None:

@@ -142,6 +142,56 @@ def test_a_histogram_of_names_counts_each(plotly: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        "go.Figure([go.Bar(y=[1, 2], marker_color={}, opacity=0.5), go.Bar(y=[2, 1])], {{'barmode': 'stack'}})",
+        "go.Figure([go.Bar(y=[1, 2], marker_color=['red', {}])])",
+        "go.Figure([go.Scatter(y=[1, 2], line_color={})])",
+        "go.Figure([go.Box(y=[1, 2, 3], marker_color={})])",
+    ],
+)
+def test_the_opacity_of_a_color_is_that_of_its_marks(plotly: Kernel, code: str) -> None:
+    seen = [
+        shown(plotly.run(GO + code.format(repr(color))), "image/png")
+        for color in ("rgba(0,0,0,0)", "rgba(255, 255, 255, 0.0)", "rgba(0,0,0,0.5)", "rgb(0,0,0)")
+    ]
+    assert seen[0] == seen[1]
+    assert len({picture for (picture,) in seen}) == 3
+
+
+def test_a_mark_fades_by_its_opacity(plotly: Kernel) -> None:
+    code = "go.Figure(go.Bar(y=[1, 2], marker=dict(color=[1, 2], opacity={})))"
+    clear, faded = (shown(plotly.run(GO + code.format(opacity)), "image/png") for opacity in (1, 0.2))
+    assert clear != faded
+
+
+def test_a_trace_that_only_the_legend_has_is_not_drawn(plotly: Kernel) -> None:
+    pictures = [
+        shown(plotly.run(GO + f"figure.add_scatter(y=[9, 9], visible={visible})"), "image/png")
+        for visible in ("'legendonly'", "False", "True")
+    ]
+    assert pictures[0] == pictures[1] != pictures[2]
+
+
+@pytest.mark.parametrize(
+    ("code", "why_not"),
+    [
+        ("go.Figure(go.Bar(y=[1, 2]), {'barnorm': 'percent'})", "bars as shares"),
+        ("go.Figure(go.Histogram(x=[1, 2], xbins={'size': 5}))", "a histogram whose bins are given"),
+        ("go.Figure(go.Histogram(y=[1, 2], ybins={'start': 0}))", "a histogram whose bins are given"),
+        ("go.Figure([go.Bar(y=[1, 2]), go.Bar(y=[1, -2])], {'barmode': 'stack'})", "stacked bars of both signs"),
+        ("go.Figure([go.Bar(y=[1, 0]), go.Bar(y=[1, -2])], {'barmode': 'stack'})", None),
+        ("go.Figure([go.Bar(y=[1, 2]), go.Bar(y=[1, -2])], {'barmode': 'relative'})", None),
+    ],
+)
+def test_a_figure_is_drawn_only_as_it_is(plotly: Kernel, code: str, why_not: str | None) -> None:
+    ran = plotly.run(GO + code)
+    (line,) = shown(ran, "text/plain")
+    assert line.partition("here: ")[2].rstrip(">") == (why_not or "")
+    assert bool(shown(ran, "image/png")) == (why_not is None)
+
+
+@pytest.mark.parametrize(
     ("code", "why_not"),
     [
         ("go.Figure(go.Histogram(x=list(range(1_000)) + [1e9]))", None),

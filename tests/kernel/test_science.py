@@ -202,6 +202,9 @@ OF_64_BITS = {
     "np.sum(a=[2**30] * 4), np.array([2**30] * 4).sum(None, None, None), np.sum([2**30] * 4, out=None)": (
         "(np.int64(4294967296), np.int64(4294967296), np.int64(4294967296))"
     ),
+    "a = np.ones((2, 2), np.int32); out = np.zeros(2); a.sum(0, None, out), np.cumprod(a, 1, None, a[:])": (
+        "(array([2., 2.]), array([[1, 1], [1, 1]], dtype=int32))"
+    ),
     "np.full(3, 50000, dtype='int') ** 2, np.ravel([50000], 'F') ** 2": (
         "(array([2500000000, 2500000000, 2500000000]), array([2500000000]))"
     ),

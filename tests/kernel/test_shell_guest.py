@@ -132,6 +132,8 @@ def response(call: Content) -> Content:
         ("curl -s -X DELETE http://x.org/", "DELETE http://x.org/\n"),
         ("curl -s -d a=1 http://x.org/", "POST http://x.org/\n"),
         ("curl -G -d a=1 --data-urlencode 'q=é b' http://x.org/", "GET http://x.org/?a=1&q=%C3%A9%20b\n"),
+        ("printf 'é b\\n' > f; curl -G --data-urlencode q@f http://x.org/", "GET http://x.org/?q=%C3%A9%20b%0A\n"),
+        ("echo -n '&' | curl -G --data-urlencode @- --data-urlencode a@b=c x.org", "GET http://x.org?%26&a@b=c\n"),
         ("curl -s -o /dev/null -w '%{http_code}\\n' http://x.org/missing", "404\n"),
         ("wget -qO- http://x.org/a", "GET http://x.org/a\n"),
         ("wget -q -O w http://x.org/a; cat w", "GET http://x.org/a\n"),
@@ -154,6 +156,10 @@ def test_curl_and_wget(guest: ShellGuest, command: str, shown: str) -> None:
         ("curl -s http://x.org/binary", 23, "this is not text"),
         ("curl -o /volumes/none/x http://x.org", 23, "Read-only file system"),
         ("curl -d @/etc/passwd http://x.org", 26, "Failed to open /etc/passwd: No such file"),
+        ("curl --data-urlencode q@none http://x.org", 26, "Failed to open none: No such file"),
+        ("curl -b cookies.txt http://x.org", 2, "option b is refused: cookies from a file are not supported"),
+        ("curl -H @headers http://x.org", 2, "option H is refused: headers from a file are not supported"),
+        ("curl -u me http://x.org", 2, "option u is refused: nobody can be asked for a password here"),
         ("curl -sk https://x.org", 2, ""),
         ("wget http://x.org/missing", 8, "404"),
         ("wget --mirror http://x.org", 4, "not supported here"),
@@ -169,7 +175,9 @@ def test_curl_and_wget_fail_as_they_do(guest: ShellGuest, command: str, code: in
 def test_curl_sends_what_it_is_told(guest: ShellGuest) -> None:
     asked: list[Content] = []
     guest.answer_call = lambda call: (asked.append(call), response(call))[1]
-    guest.apart("curl -u me:secret -H 'X-A: b' -H 'Accept:' --json '{\"a\":1}' -m 5 https://x.org/", "/tmp")
+    guest.apart(
+        "curl -u me:secret -b 'c=d; e=f' -H 'X-A: b' -H 'Accept:' --json '{\"a\":1}' -m 5 https://x.org/", "/tmp"
+    )
     guest.apart("printf 'a\\nb\\n' | curl -L --data-binary @- https://x.org/", "/tmp")
     assert asked[0] == {
         "call": "fetch",
@@ -177,6 +185,7 @@ def test_curl_sends_what_it_is_told(guest: ShellGuest) -> None:
         "url": "https://x.org/",
         "headers": [
             ["Authorization", "Basic bWU6c2VjcmV0"],
+            ["Cookie", "c=d; e=f"],
             ["X-A", "b"],
             ["Content-Type", "application/json"],
             ["Accept", "application/json"],

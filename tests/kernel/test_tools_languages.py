@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from kernelmcp_kernel.languages.javascript.language import JavaScript
+
 from .conftest import running_kernel
 from .driver import Kernel, Ran, wait_until
 from .offerer import Message, Offerer, Tool, offering
+from .state_guest import StateGuest
 from .test_tools import PIXEL, TOOLS
 
 INDEX: Message = {
@@ -132,6 +136,19 @@ def test_javascript_calls_many_at_once(kernel: Kernel, offerer: Offerer) -> None
     assert js(kernel, f"{code}\nall.every((each, at) => each.a === at)") == "true"
     assert len(offerer.calls) == 500
     assert len(offerer.requests) < 100, "they leave together"
+
+
+def test_a_request_and_a_call_that_are_answered_together(tmp_path: Path) -> None:
+    with closing(StateGuest(tmp_path / "sandbox", language=JavaScript)) as guest:
+        (guest.offered / "index.json").write_text(json.dumps(INDEX))
+        guest.begin(
+            "(await Promise.allSettled([fetch('http://x.org'), servers.crm.echo({})])).map((one) => one.status)"
+        )
+        numbers = [guest.wait_for("call")["number"] for _ in range(2)]
+        guest.send_together(
+            *({"op": "result", "content": {"number": number, "error": "refused"}} for number in numbers)
+        )
+        assert guest.finish() == "[ 'rejected', 'rejected' ]"
 
 
 def test_javascript_gets_values(kernel: Kernel, offerer: Offerer) -> None:

@@ -26,6 +26,7 @@ export function translate(code) {
   /** @type {Node[]} */
   const statements = parse(code, OPTIONS).body;
   const edits = new Edits(code);
+  if (code.startsWith("#!")) edits.replace(0, 2, "//");
   const waits = statements.some((statement) => statement.type === "ImportDeclaration" || awaits(statement));
   const last = statements.at(-1);
   const hasResult = last?.type === "ExpressionStatement";
@@ -92,6 +93,7 @@ function inScript(statement, edits) {
   if (statement.type === "VariableDeclaration" && statement.kind !== "var") {
     edits.replace(start, start + statement.kind.length, "var".padEnd(statement.kind.length));
     for (const each of statement.declarations) if (!each.init) edits.insert(each.end, " = undefined");
+    endStatement(statement, edits);
   } else if (statement.type === "ClassDeclaration") {
     edits.insert(start, `var ${statement.id.name} = `);
     edits.insert(statement.end, ";");
@@ -124,6 +126,7 @@ function inFunction(statement, edits, names) {
     inFunction(statement.declaration, edits, names);
   } else if (statement.type === "VariableDeclaration") {
     assign(statement, edits, names);
+    endStatement(statement, edits);
   } else {
     for (const declaration of varsBelow(statement)) {
       const { node, parent } = declaration;
@@ -132,9 +135,15 @@ function inFunction(statement, edits, names) {
         for (const name of boundNames(node.declarations[0].id)) names.add(name);
       } else {
         assign(node, edits, names);
+        if (parent.type !== "ForStatement" || parent.init !== node) endStatement(node, edits);
       }
     }
   }
+}
+
+/** What has been changed might go on in the next line, as it did not before. @param {Node} statement @param {Edits} edits */
+function endStatement({ end }, edits) {
+  if (edits.code[end - 1] !== ";") edits.insert(end, ";");
 }
 
 /** `const a = f(), { b } = c` becomes `void ((a = f()), ({ b } = c))`.
@@ -174,7 +183,7 @@ function imports(statement, edits, names) {
   }
   const taken = parts.length ? `({ ${parts.join(", ")} } = ${whole || from});` : "";
   const named = whole ? `${whole} = ${from};` : "";
-  edits.replace(statement.start, statement.end, `${named}${taken}` || `${from};`);
+  edits.replace(statement.start, statement.end, `;${`${named}${taken}` || `${from};`}`);
 }
 
 /** The names that a pattern binds. @param {Node} pattern @returns {string[]} */

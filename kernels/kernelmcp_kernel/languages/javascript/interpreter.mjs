@@ -13,7 +13,7 @@ const NEVER = "what the cell awaits never comes: no timer runs and no request is
 /** @typedef {(type: string, content: object) => void} Send */
 
 export class Interpreter {
-  /** @param {import("./realm.mjs").Realm} realm @param {{isIdle: () => boolean, stopTimers: () => void,
+  /** @param {import("./realm.mjs").Realm} realm @param {{hasTimers: () => boolean, stopTimers: () => void,
    * complain: (text: string) => void}} services */
   constructor(realm, services) {
     this.realm = realm;
@@ -56,6 +56,11 @@ export class Interpreter {
       if (!this.isEnding) this.services.complain(`Uncaught ${this.#describe(error).traceback.join("\n")}\n`);
     }
     this.turn();
+  }
+
+  /** Nothing will happen by itself. */
+  isIdle() {
+    return this.realm.underWay === 0 && !this.services.hasTimers();
   }
 
   /** Something has happened: what waits for it goes on. */
@@ -150,7 +155,7 @@ export class Interpreter {
         if (this.isEnding) throw new Thrown({ name: "KeyboardInterrupt", message: "", stack: "" });
         const found = this.realm.settled(value);
         if (found !== undefined) return found;
-        if (this.services.isIdle()) throw new Thrown({ name: "Error", message: NEVER, stack: "" });
+        if (this.isIdle()) throw new Thrown({ name: "Error", message: NEVER, stack: "" });
         await new Promise((resolve) => (this.wake = () => resolve(undefined)));
         this.wake = undefined;
       }

@@ -29,6 +29,7 @@ export class Realm {
     this.engine = engine;
     this.onProgress = onProgress;
     this.isInterrupted = isInterrupted;
+    this.underWay = 0; // promises of services that are not settled
     this.runtime = engine.runtime;
     this.runtime.setMaxStackSize(MAX_STACK_BYTES);
     this.context = engine.context;
@@ -144,8 +145,10 @@ export class Realm {
       const answer = service(...handles.map((handle) => this.crossing.take(handle)));
       if (!(answer instanceof Promise)) return this.crossing.give(answer);
       const promise = context.newPromise();
+      this.underWay += 1;
       void answer.then((text) => {
         this.#settle(promise, text);
+        this.underWay -= 1;
         this.onProgress();
       });
       return promise.handle;

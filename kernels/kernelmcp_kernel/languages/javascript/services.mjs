@@ -18,7 +18,6 @@ export function makeServices({ ask, files, send, write, fire }) {
   /** @type {Map<number, NodeJS.Timeout>} */
   const timers = new Map();
   let timerCount = 0;
-  let underWay = 0;
   const tools = new Tools(ask, files);
 
   /** @type {Record<string, import("./realm.mjs").Service>} */
@@ -63,25 +62,15 @@ export function makeServices({ ask, files, send, write, fire }) {
       timers.delete(number);
     },
     fetch: async (/** @type {string} */ text) => {
-      underWay += 1;
       try {
         const { redirect, ...request } = parsed(text);
         const { value, error } = await ask({ call: "fetch", ...request, follow: redirect === "follow" });
         return JSON.stringify(error ? { error } : value);
       } catch (error) {
         return JSON.stringify({ error: /** @type {Error} */ (error).message });
-      } finally {
-        underWay -= 1;
       }
     },
-    callTool: async (/** @type {string} */ name, /** @type {string} */ text) => {
-      underWay += 1;
-      try {
-        return await tools.call(name, parsed(text));
-      } finally {
-        underWay -= 1;
-      }
-    },
+    callTool: (/** @type {string} */ name, /** @type {string} */ text) => tools.call(name, parsed(text)),
     toolNames: (/** @type {string} */ server) => JSON.stringify(tools.names(server || undefined)),
     searchTools: (/** @type {string} */ text) => tools.search(text),
     parseURL: (/** @type {string} */ text, /** @type {string} */ base) => {
@@ -113,7 +102,7 @@ export function makeServices({ ask, files, send, write, fire }) {
   return {
     all,
     complain: (/** @type {string} */ text) => write("stderr", text),
-    isIdle: () => timers.size === 0 && underWay === 0,
+    hasTimers: () => timers.size > 0,
     stopTimers: () => {
       for (const timer of timers.values()) clearTimeout(timer);
       timers.clear();

@@ -264,7 +264,8 @@ def _reduction(numpy: Any, call: Any) -> Any:
         if type(array) in _LISTS:
             array = numpy.asarray(array)
         is_small = type(array) is numpy.ndarray and array.dtype.num < _INT64
-        if is_small and values[position + 2 : position + 3] in ((), (None,)) and named.get("out") is None:
+        out = values[position + 2] if len(values) > position + 2 else named.get("out")
+        if is_small and out is None:
             wanted = values[position + 1] if len(values) > position + 1 else named.get("dtype")
             if (wanted is None or _is_int(wanted)) and _called_by_a_cell():
                 named["dtype"] = kinds[array.dtype.kind]

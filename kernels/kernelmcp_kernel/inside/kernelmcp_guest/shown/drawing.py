@@ -149,7 +149,8 @@ def color(value: Any) -> str | None:
     inner = value.strip().lower()
     if inner.startswith(("rgb(", "rgba(")) and inner.endswith(")"):
         parts = [float(part) for part in inner.partition("(")[2][:-1].split(",")]
-        return "#" + "".join(f"{min(255, max(0, round(part))):02x}" for part in parts[:3])
+        parts[3:] = [255 * opacity for opacity in parts[3:]]
+        return "#" + "".join(f"{min(255, max(0, round(part))):02x}" for part in parts)
     return value if import_module("matplotlib.colors").is_color_like(value) else None
 
 
@@ -159,10 +160,20 @@ def _label(mark: Mark) -> str | None:
 
 
 def _options(mark: Mark) -> dict[str, Any]:
-    found: dict[str, Any] = {"label": _label(mark), "alpha": mark.opacity}
+    found: dict[str, Any] = {"label": _label(mark)}
     if mark.color is not None:
-        found["color"] = mark.color
+        found["color"] = _faded(mark.color, mark.opacity)
+    elif mark.opacity != 1.0:
+        found["alpha"] = mark.opacity
     return found
+
+
+def _faded(colors: Any, opacity: float) -> Any:
+    """Colours, or one, times an opacity: beside `alpha`, matplotlib would ignore the opacity of a colour."""
+    if not isinstance(colors, str | None):
+        return [_faded(each, opacity) for each in colors]
+    red, green, blue, alpha = import_module("matplotlib.colors").to_rgba(colors)
+    return red, green, blue, alpha * opacity
 
 
 def _scale_of_colors(axes: Any, values: list[float], title: str) -> Any:
@@ -178,7 +189,7 @@ def _scale_of_colors(axes: Any, values: list[float], title: str) -> Any:
 def _bars(axes: Any, mark: Bars, chart: Chart) -> None:
     options = _options(mark)
     if mark.values is not None:
-        options["color"] = _scale_of_colors(axes, mark.values, chart.values_title).to_rgba(mark.values)
+        options["color"] = _scale_of_colors(axes, mark.values, chart.values_title).to_rgba(mark.values, mark.opacity)
     lengths = [high - low for low, high in zip(mark.low, mark.high, strict=True)]
     if mark.across:
         axes.barh(mark.at, lengths, left=mark.low, height=mark.width, **options)
@@ -195,7 +206,7 @@ def _points(axes: Any, mark: Points, chart: Chart) -> None:
     options = _options(mark)
     if mark.values is not None:
         scale = _scale_of_colors(axes, mark.values, chart.values_title)
-        options["color"] = scale.to_rgba(mark.values)
+        options["color"] = scale.to_rgba(mark.values, mark.opacity)
     axes.scatter(mark.x, mark.y, s=mark.size, marker=mark.marker, linewidths=0.8, **options)
 
 
@@ -222,7 +233,7 @@ def _bins(samples: list[float]) -> int:
 
 def _box_plot(axes: Any, mark: BoxPlot, _: Chart) -> None:
     groups = [[value for value in group if not math.isnan(value)] for group in mark.groups]
-    shape = {"facecolor": mark.color if isinstance(mark.color, str) else "none", "alpha": mark.opacity}
+    shape = {"facecolor": _faded(mark.color, mark.opacity) if isinstance(mark.color, str) else "none"}
     boxes = axes.boxplot(groups, positions=mark.at, widths=0.5, patch_artist=True, boxprops=shape, manage_ticks=False)
     if mark.name and boxes["boxes"]:
         boxes["boxes"][0].set_label(_label(mark))

@@ -64,7 +64,7 @@ def _count_of(trace: Any) -> int:
 
 
 def read(figure: Any) -> Chart:
-    traces = [trace for trace in figure.data if trace.visible is not False]
+    traces = [trace for trace in figure.data if trace.visible in (None, True)]
     if not traces:
         raise NotDrawn("it is empty")
     for trace in traces:
@@ -76,6 +76,8 @@ def read(figure: Any) -> Chart:
     if figure.frames:
         raise NotDrawn("an animation")
     layout = figure.layout
+    if layout.barnorm:
+        raise NotDrawn("bars as shares")
     chart = Chart([], text(layout.title.text))
     chart.x, chart.y = _read_axis(layout.xaxis, "x", traces), _read_axis(layout.yaxis, "y", traces)
     _bars(chart, [trace for trace in traces if trace.type == "bar"], layout.barmode)
@@ -173,6 +175,8 @@ def _check(trace: Any) -> None:
         raise NotDrawn("bars of errors")
     if trace.type == "histogram" and trace.cumulative.enabled:
         raise NotDrawn("a histogram of sums")
+    if trace.type == "histogram" and (trace.xbins.to_plotly_json() or trace.ybins.to_plotly_json()):
+        raise NotDrawn("a histogram whose bins are given")
     if trace.type == "histogram" and trace.x is not None and trace.y is not None:
         raise NotDrawn("a histogram of sums")
 
@@ -226,6 +230,8 @@ def _bars(chart: Chart, traces: list[Any], mode: str | None) -> None:
         bars = Bars(shifted, low, high, [width] * len(at), across, name=_name(trace), color=color, values=values)
         _fade([bars], trace)
         chart.marks.append(bars)
+    if mode == "stack" and any(ends.get((key, True)) and ends.get((key, False)) for key, _ in ends):
+        raise NotDrawn("stacked bars of both signs")
 
 
 def _keys(trace: Any, across: bool) -> list[Any]:

@@ -82,13 +82,28 @@ class _Line:
 
     def _take(self, option: str, value: str) -> None:
         if option in _REFUSED:
-            raise CommandFailed(_USAGE, f"({_USAGE}) option {option} is refused: {_REFUSED[option]}")
+            raise _refused(option, _REFUSED[option])
         if option in _FLAGS:
             self.flags.add(option)
         elif (handler := _HANDLERS.get(option)) is not None:
             handler(self, value)
         elif option not in _IGNORED:
             raise CommandFailed(_USAGE, f"({_USAGE}) option {option} is not supported here")
+
+    def add_given_header(self, value: str) -> None:
+        if value[:1] == "@":
+            raise _refused("H", "headers from a file are not supported here: name each")
+        self.add_header(value)
+
+    def add_cookies(self, value: str) -> None:
+        if "=" not in value:
+            raise _refused("b", "cookies from a file are not supported here: use -b NAME=VALUE")
+        self.add_header(f"Cookie: {value}")
+
+    def add_user(self, value: str) -> None:
+        if ":" not in value:
+            raise _refused("u", "nobody can be asked for a password here: use -u NAME:PASSWORD")
+        self.add_header(f"Authorization: Basic {base64.b64encode(value.encode()).decode('ascii')}")
 
     def add_header(self, value: str) -> None:
         name, _, text = value.partition(":")
@@ -126,14 +141,14 @@ class _Line:
         self.body.append(self.contents(value))
 
     def add_encoded(self, value: str) -> None:
-        name, equals, text = value.partition("=")
-        plain = (text if equals else value).encode()
+        name, sign, text = value.partition("=" if "=" in value else "@")
+        plain = self.contents(f"@{text}") if sign == "@" else (text if sign else value).encode()
         quoted = "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in plain)
-        self.body.append((f"{name}={quoted}" if equals and name else quoted).encode())
+        self.body.append((f"{name}={quoted}" if sign and name else quoted).encode())
 
 
-def _basic(value: str) -> str:
-    return f"Authorization: Basic {base64.b64encode(value.encode()).decode('ascii')}"
+def _refused(option: str, why: str) -> CommandFailed:
+    return CommandFailed(_USAGE, f"({_USAGE}) option {option} is refused: {why}")
 
 
 _HANDLERS: dict[str, Callable[[_Line, str], None]] = {
@@ -143,11 +158,11 @@ _HANDLERS: dict[str, Callable[[_Line, str], None]] = {
     "X": lambda line, value: setattr(line, "method", value),
     "w": lambda line, value: setattr(line, "write_out", value),
     "m": _Line.set_timeout,
-    "H": _Line.add_header,
+    "H": _Line.add_given_header,
     "A": lambda line, value: line.add_header(f"User-Agent: {value}"),
     "e": lambda line, value: line.add_header(f"Referer: {value}"),
-    "b": lambda line, value: line.add_header(f"Cookie: {value}"),
-    "u": lambda line, value: line.add_header(_basic(value)),
+    "b": _Line.add_cookies,
+    "u": _Line.add_user,
     "--oauth2-bearer": lambda line, value: line.add_header(f"Authorization: Bearer {value}"),
     "d": _Line.add_data,
     "--data-raw": lambda line, value: line.body.append(value.encode()),
