@@ -358,9 +358,9 @@ class Kernel:
         """Have the variables of an idle kernel written to a new file, unless they are larger. `how`: {is_plain} is not
         compressed; {is_base}: others may be only what has changed since; {since: id}: this is only that; {with_files}:
         also if there are only variables that cannot be saved. The reply's content has {status: "ok", bytes, id (of a
-        base), image, mounts, execution_count, others, gone, unsaved}, or {status: "error", reasons, is_full (the disk
-        is)}. Raises `KernelDied`, also for a kernel that is not ours: it
-        knows no such request."""
+        base), image, mounts, execution_count, others, gone, unsaved}, or {status: "error", reasons, is_busy
+        (perhaps later), is_full (the disk is)}. Raises `KernelDied`, also for a kernel that is not ours: it knows no
+        such request."""
         return self._move_state("save_state_request", {"file": str(file), "max_bytes": max_bytes, "how": how})
 
     def load_state(self, parts: list[tuple[Path, int]], content: dict[str, Any]) -> asyncio.Future[dict[str, Any]]:

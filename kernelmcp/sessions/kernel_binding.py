@@ -24,7 +24,7 @@ from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.hibernation.checkpoints import gone_back_from
-from kernelmcp.sessions.hibernation.saved_variables import BUSY, SavedVariables
+from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.hibernation.session_variables import Variables
 from kernelmcp.sessions.hibernation.state_files import (
     STATE_FILE,
@@ -279,7 +279,7 @@ class KernelBinding:
 
     def _check_unchanged(self, runs: int) -> None:
         if self.variables.runs != runs or self._user.is_running:  # a person's cell has come meanwhile
-            raise StateNotSaved([BUSY])
+            raise StateNotSaved(["a cell is running"])
 
     async def _enter(self, fresh: PooledKernel) -> Kernel:
         """Move the session's files to a fresh kernel."""

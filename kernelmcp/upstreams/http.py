@@ -7,7 +7,6 @@ a failed request into a JSON-RPC error for that request, where mcp would end all
 import asyncio
 import json
 import re
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
@@ -17,8 +16,8 @@ import httpx2
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse, RequestId
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from kernelmcp.output.sanitize import weight
 from kernelmcp.upstreams.addresses import AddressRules
@@ -279,7 +278,7 @@ class _Noticed(ObjectReceiveStream[SessionMessage | Exception]):
     def __init__(self, stream: Any, guard: _Guard) -> None:
         self._stream = stream
         self._guard = guard
-        self._unanswered = Counter[RequestId]()
+        self.unanswered = 0
 
     async def receive(self) -> SessionMessage | Exception:
         try:
@@ -287,23 +286,19 @@ class _Noticed(ObjectReceiveStream[SessionMessage | Exception]):
         except BaseException:
             self._guard.end()
             raise
-        match item:
-            case SessionMessage(message=JSONRPCRequest() as request):
-                if weight(request.params) > MAX_KEPT_BYTES:
-                    request.params = None
-                self._unanswered[request.id] += 1  # a hostile server may use one twice
-                if self._unanswered.total() > MAX_UNANSWERED:
-                    self._guard.end("it sends requests and does not take the answers")
-                    raise anyio.EndOfStream
-            case SessionMessage(message=JSONRPCNotification(method="notifications/cancelled") as cancelled):
-                self.settled((cancelled.params or {}).get("requestId"))  # mcp does not answer its request
-            case _:
-                pass
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCRequest):
+            if weight(item.message.params) > MAX_KEPT_BYTES:
+                item.message.params = None
+            # Only mcp knows when a request has ended without an answer: a cancellation may come too late for that.
+            item.metadata = ServerMessageMetadata(on_request_unanswered=self.settled)
+            self.unanswered += 1
+            if self.unanswered > MAX_UNANSWERED:
+                self._guard.end("it sends requests and does not take the answers")
+                raise anyio.EndOfStream
         return item
 
-    def settled(self, request_id: Any) -> None:
-        if isinstance(request_id, str | int):
-            self._unanswered -= Counter([request_id])  # what is not above zero is dropped
+    async def settled(self) -> None:
+        self.unanswered -= 1
 
     async def aclose(self) -> None:
         self._guard.end()
@@ -322,7 +317,7 @@ class _Answering(ObjectSendStream[SessionMessage]):
             await self._stream.send(item)
         finally:
             if isinstance(item.message, JSONRPCResponse | JSONRPCError):
-                self._noticed.settled(item.message.id)
+                self._noticed.unanswered -= 1
 
     async def aclose(self) -> None:
         await self._stream.aclose()

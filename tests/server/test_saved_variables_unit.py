@@ -65,3 +65,16 @@ async def test_what_a_guest_refuses_or_is_not_there_is_lost(saved: Saved, reply:
     found = await restored(saved, **reply)
     assert found.lost
     assert "the reason" in found.missing[0]
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+async def test_only_a_kernel_process_says_that_it_is_busy(saved: Saved, tmp_path: Path, is_busy: bool) -> None:
+    """Its guest writes the reasons: with such a word it would keep its kernel from ever being ended."""
+
+    async def save_state(*_: object) -> dict[str, Any]:
+        flag = {"is_busy": True} if is_busy else {}
+        return {"content": {"status": "error", "reasons": ["a cell is running"], **flag}}
+
+    saved.forget()
+    assert not await saved.save(cast("Kernel", SimpleNamespace(save_state=save_state)), 1000)
+    assert saved.is_busy is is_busy

@@ -123,9 +123,16 @@ def event(message: dict[str, object]) -> bytes:
     return b"data: " + json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n\n"
 
 
-async def test_a_server_whose_requests_pile_up_is_disconnected(opened: Opened) -> None:
-    pings = b"".join(event({"id": number, "method": "ping"}) for number in range(MAX_UNANSWERED + 5))
-    async with serving(TakingNone(pings)) as url, opened(one(url)) as upstreams:
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_server_whose_requests_pile_up_is_disconnected(opened: Opened, cancelled: bool) -> None:
+    """It may cancel each as well: mcp has an answer to a ping by then, which waits to be taken."""
+    pings: list[bytes] = []
+    for number in range(3 * MAX_UNANSWERED):
+        pings.append(event({"id": number, "method": "ping"}))
+        if cancelled:
+            before = {"requestId": max(0, number - 20)}
+            pings.append(event({"method": "notifications/cancelled", "params": before}))
+    async with serving(TakingNone(b"".join(pings))) as url, opened(one(url)) as upstreams:
         await until(lambda: "does not take the answers" in (upstreams.status("one").error or ""))
 
 

@@ -9,13 +9,14 @@ from kernelmcp.commands.upstreams.import_client import Wanted, _table
 from kernelmcp.config.upstream_settings import UpstreamSettings
 
 PLAIN = ["-v", "/a:/b", "--root=/data", "KEY_FILE=/k", "host:80"]
-SECRET, OTHER = "abc123def456", "ghp_0123456789"
+SECRET, OTHER, PADDED = "abc123def456", "ghp_0123456789", "dGhpc2lzYXNlY3JldDEyMzQ1Njc4OTA=="
 
 
 def imported(wanted: Wanted, name: str, **server: Any) -> dict[str, Any]:
     text = _table(name, UpstreamSettings.model_validate(server), wanted)
     assert SECRET not in text
     assert OTHER not in text
+    assert PADDED not in text
     return tomllib.loads(text)["upstreams"]["servers"][name]
 
 
@@ -38,6 +39,8 @@ def imported(wanted: Wanted, name: str, **server: Any) -> dict[str, Any]:
         ),
         (["--token", SECRET, "--token", OTHER], ["--token", "${X_TOKEN}", "--token", "${X_TOKEN_2}"], 2),
         ([OTHER], ["${X_SECRET}"], 1),
+        ([PADDED, f"{OTHER}:x-oauth-basic"], ["${X_SECRET}", "${X_SECRET_2}"], 2),
+        (["--foo", PADDED, f"--bar={PADDED}"], ["--foo", "${X_FOO}", "--bar=${X_BAR}"], 2),
         (PLAIN, PLAIN, 0),
     ],
 )  # fmt: skip

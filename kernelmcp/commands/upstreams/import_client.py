@@ -124,7 +124,9 @@ class _Texts:
     def _of_option(self, option: str, text: str) -> str:
         """The value of an option, or an argument of its own."""
         is_named = bool(option) and _is_named(option, text)
-        if not is_named and (named := _NAMED.fullmatch(text)) is not None:
+        named = None if is_named else _NAMED.fullmatch(text)
+        # Padding of base64, or a token with a colon, is no name with a value.
+        if named is not None and named[3].strip("=") and not _SECRET_START.match(named[2]):
             return named[1] + self.value(named[2], named[3], self.variable(named[2]))
         if is_named or _is_secret("", text):
             return self._instead(self.variable(option or "SECRET"), text, option or "an argument")

@@ -31,8 +31,6 @@ from kernelmcp.sessions.storage.record import Record
 
 # On a full disk, an idle session tries again after two seconds, then four, and so on.
 MOST_SECONDS_BETWEEN_ATTEMPTS = 3600.0
-# A kernel's reason not to save. It has waited for what runs by then.
-BUSY = "a cell is running"
 # Restores that are tried again after their kernel died or did not answer.
 MORE_RESTORES = 1
 
@@ -91,7 +89,7 @@ class SavedVariables:
                 self._record.has_state = True
                 return True
             log.warning("variables are not saved", session=self._record.session_id, reasons=exc.reasons)
-            self._record.why_lost, self.has_no_room, self.is_busy = exc.reasons, exc.is_full, BUSY in exc.reasons
+            self._record.why_lost, self.has_no_room, self.is_busy = exc.reasons, exc.is_full, exc.is_busy
             self.forget()
             if self.has_no_room:
                 self._attempts += 1

@@ -34,11 +34,13 @@ MAX_NAME_CHARS = 200
 class StateNotSaved(Exception):
     """The variables of a session cannot be saved now, for these reasons; the session goes on."""
 
-    def __init__(self, reasons: list[str], *, is_full: bool = False) -> None:
+    def __init__(self, reasons: list[str], *, is_full: bool = False, is_busy: bool = False) -> None:
         super().__init__("; ".join(reasons))
         self.reasons = reasons
         self.is_full = is_full
         """The disk is full."""
+        self.is_busy = is_busy
+        """The kernel process has waited in vain for the end of what its guest does. Not a guest's own reason."""
 
 
 class StateNotLoaded(Exception):
@@ -137,7 +139,8 @@ async def save_unsealed(
         with anyio.fail_after(MOVE_SECONDS):
             reply = as_dict((await kernel.save_state(file, max_bytes, how)).get("content"))
         if reply.get("status") != "ok":
-            raise StateNotSaved(names_of(reply.get("reasons")), is_full=reply.get("is_full") is True)
+            is_full, is_busy = (reply.get(name) is True for name in ("is_full", "is_busy"))
+            raise StateNotSaved(names_of(reply.get("reasons")), is_full=is_full, is_busy=is_busy)
         given = reply.get("id")
         return _envelope_of(reply, record), given if isinstance(given, str) else None
     except TimeoutError:

@@ -162,7 +162,7 @@ class GuestSupervisor:
             async with asyncio.timeout(_SAVE_WAITS_SECONDS):
                 await self._requests.acquire()
         except TimeoutError:
-            return {"ok": False, "reasons": ["a cell is running"]}
+            return {"ok": False, "reasons": ["a cell is running"], "is_busy": True}
         try:
             return await self._save_idle(file, max_bytes, how)
         finally:

@@ -49,8 +49,8 @@ class SavingKernel(OfferedKernel):
         {with_files}, too: also if there are only variables that cannot be saved. The reply has {bytes, image, mounts,
         execution_count, others}, what `load_state_request` needs, {id} of a state that others may be the changes of,
         {gone}, the JavaScript objects that will be dead, and {unsaved}, the other languages whose variables are not
-        saved, and why. `others`: the other languages that are, {language, start, bytes, image}. In an error, `is_full`
-        says that the disk is full."""
+        saved, and why. `others`: the other languages that are, {language, start, bytes, image}. In an error,
+        `is_busy` says that they may be saved later, and `is_full` that the disk is full."""
         await self._reply(stream, ident, parent, "save_state_reply", self._save(parent["content"]))
 
     async def load_state_request(self, stream: Any, ident: Any, parent: Content) -> None:
@@ -79,7 +79,7 @@ class SavingKernel(OfferedKernel):
         end = time.monotonic() + _SETTLE_SECONDS
         while self._cell is not None:
             if time.monotonic() > end:
-                return {"ok": False, "reasons": ["a cell is running"]}
+                return {"ok": False, "reasons": ["a cell is running"], "is_busy": True}
             await asyncio.sleep(_SETTLE_CHECK_SECONDS)
         how, most = dict(content["how"]), content["max_bytes"]
         with_files = how.pop("with_files", False) is True
