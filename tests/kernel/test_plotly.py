@@ -165,6 +165,14 @@ def test_a_mark_fades_by_its_opacity(plotly: Kernel) -> None:
     assert clear != faded
 
 
+def test_an_area_has_its_own_color_whatever_its_line_has(plotly: Kernel) -> None:
+    code = "go.Figure(go.Scatter(y=[1, 2], fill='tozeroy', line=dict(color='rgba(0,0,0,0)'), fillcolor={!r}))"
+    red, blue, none = (
+        shown(plotly.run(GO + code.format(color)), "image/png") for color in ("red", "blue", "rgba(0,0,0,0)")
+    )
+    assert red != none != blue != red
+
+
 def test_a_trace_that_only_the_legend_has_is_not_drawn(plotly: Kernel) -> None:
     pictures = [
         shown(plotly.run(GO + f"figure.add_scatter(y=[9, 9], visible={visible})"), "image/png")

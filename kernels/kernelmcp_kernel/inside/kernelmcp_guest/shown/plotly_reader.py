@@ -265,7 +265,8 @@ def _scatter(chart: Chart, trace: Any) -> None:
         return
     one = drawing.color(trace.line.color) or (color if isinstance(color, str) else None)
     if trace.fill == "tozeroy":
-        chart.marks.append(Area(x, [0.0] * len(y), y, color=one, opacity=0.3))
+        filled = drawing.color(trace.fillcolor)
+        chart.marks.append(Area(x, [0.0] * len(y), y, color=filled or one, opacity=1.0 if filled else 0.3))
     elif trace.fill not in (None, "none"):
         raise NotDrawn(f"the fill {trace.fill}")
     if trace.line.shape not in (None, "linear"):
