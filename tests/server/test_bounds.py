@@ -92,7 +92,8 @@ async def test_streams_keep_no_descriptor_and_what_cannot_be_kept_is_said(connec
         server.rlimit(psutil.RLIMIT_NOFILE, (4096, 4096))
         assert lost["status"] == "ok"
         assert lost["truncated"]["stdout"]["total_chars"] == 30 * 100_001
-        assert "the server kept" in lost["stdout"]
+        # The second if the result shows all that was kept.
+        assert "the server kept" in lost["stdout"] or "characters were not kept" in lost["stdout"]
         assert len(await read(client, lost, "stdout")) <= 2**20
         assert len(await read(client, await run(client, both), "stdout")) == 1_100_001
         assert any((tmp_path / "home/sessions/s/outputs").iterdir())

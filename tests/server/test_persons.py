@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import zmq.asyncio
 from jupyter_client.asynchronous.client import AsyncKernelClient
@@ -116,6 +117,9 @@ async def test_each_sees_what_the_other_defined_and_nothing_that_the_other_print
             timeout=DEADLINE,
         )
         assert "mine 41\n" in seen
+        with anyio.fail_after(DEADLINE):
+            while len(await session.cells()) < 2:
+                pass  # the server hears of its end in a moment
         text, fields = await session.run("x + 1")
         assert "mine" not in text
         assert fields["result"] == "101"
