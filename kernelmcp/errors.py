@@ -166,10 +166,10 @@ class LayersMissing(ConfigurationError):
     pass
 
 
-def room_or_rights(exc: OSError) -> str:
-    """Advice for files that could not be written in the home directory."""
+def room_or_rights(exc: OSError, room: str = "Free disk space.") -> str:
+    """Advice for files that could not be written in the home directory; `room` is that for a full disk."""
     if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "Free disk space."
+        return room
     return "The operator should check the home directory, and the limits of the server's process."
 
 

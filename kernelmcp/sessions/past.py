@@ -4,7 +4,6 @@ Whatever goes back begins in a fresh kernel, and changes nothing before that has
 """
 
 import asyncio
-import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
@@ -339,8 +338,7 @@ class Past:
                 session_id=self._record.session_id,
             ) from exc
         except OSError as exc:
-            is_full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise self._not_stored(exc.strerror or str(exc), _MAKE_ROOM if is_full else room_or_rights(exc)) from exc
+            raise self._not_stored(exc.strerror or str(exc), room_or_rights(exc, _MAKE_ROOM)) from exc
 
     def _not_stored(self, why: str, advice: str) -> StorageFailed:
         session_id = self._record.session_id
