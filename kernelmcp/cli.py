@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "--insecure", action="store_true", help="bind addresses other than loopback without authentication"
     )
     _add_files(serve)
-    serve.add_argument("--folder", metavar="PATH", help="a folder that code may read and write; created if missing")
+    _add_folder(serve)
     serve.add_argument("--log-level", type=level_name, choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=_serve)
 
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     install = commands.add_parser("install", help="add the server to a client's configuration")
     install.add_argument("client", metavar="CLIENT", choices=INSTALL_CLIENTS, help=", ".join(INSTALL_CLIENTS))
     install.add_argument("--dry-run", action="store_true", help="print the new configuration, change nothing")
-    install.add_argument("--folder", metavar="PATH", help="a folder that code may read and write; created if missing")
+    _add_folder(install)
     install.add_argument("--scope", choices=["user", "project"], default="user", help="project: for this folder only")
     install.add_argument("--uninstall", action="store_true", help="remove the server from the configuration")
     install.set_defaults(run=_install)
@@ -181,6 +181,19 @@ def _add_skills(skills: argparse.ArgumentParser) -> None:
         each.add_argument("--principal", default="local", help="owner; default: local, the user of the server on stdio")
         _add_files(each)
         each.set_defaults(run=_skills)
+
+
+def _add_folder(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--folder", type=_named, metavar="PATH", help="a folder that code may read and write; created if missing"
+    )
+
+
+def _named(path: str) -> str:
+    """An empty path would be the working directory: what a shell makes of a variable that is not set."""
+    if not path.strip():
+        raise argparse.ArgumentTypeError("is empty")
+    return path
 
 
 def _add_files(command: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, Self, cast
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from kernelmcp.config.allowed_hosts import check_headers, check_host
-from kernelmcp.config.section import Section
+from kernelmcp.config.section import Section, UserPath
 
 
 class Volume(Section):
@@ -32,7 +32,7 @@ class VolumesSection(Section):
     """Directories of the host that every guest sees: `[volumes.NAME]`, at /volumes/NAME."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    default_volume: Path | None = None
+    default_volume: UserPath | None = None
     """A folder of the user's for files in and out, which every guest sees as /volumes/shared and may write. It must
     exist; `~` is the home directory. `--folder` of `serve` and `install` creates it. Default: none."""
     # Extra fields are typed this way in pydantic's documentation.
@@ -48,14 +48,6 @@ class VolumesSection(Section):
     @cached_property
     def _shared(self) -> Volume:
         return Volume(path=cast("Path", self.default_volume), mode="rw")
-
-    @field_validator("default_volume")
-    @classmethod
-    def _expand(cls, path: Path | None) -> Path | None:
-        try:
-            return path and path.expanduser()
-        except RuntimeError as exc:
-            raise ValueError(f"{path} has no home directory") from exc
 
     @model_validator(mode="after")
     def _one_shared(self) -> Self:

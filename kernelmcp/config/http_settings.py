@@ -3,12 +3,11 @@
 Part of `config`, which other modules import.
 """
 
-from pathlib import Path
 from typing import Any, cast
 
 from pydantic import Field, SecretStr, field_validator
 
-from kernelmcp.config.section import Section
+from kernelmcp.config.section import Section, UserPath
 
 
 def _as_text(value: Any) -> Any:
@@ -66,7 +65,7 @@ class HttpSection(Section):
 class AuthSection(Section):
     tokens: dict[str, SecretStr] = {}
     """Bearer tokens, each under the name of its holder, who is a principal of that name."""
-    tokens_file: Path | None = None
+    tokens_file: UserPath | None = None
     """A TOML file of `name = "token"` lines. It is read again when it changes: a new token works at once, a deleted one
     stops working."""
     issuer: str | None = None

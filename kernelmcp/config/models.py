@@ -1,6 +1,5 @@
 """Every setting of the server, with its unit and its reason. The models are frozen; `settings.Settings` holds them."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -19,7 +18,7 @@ from kernelmcp.config.http_settings import TelemetrySection as TelemetrySection
 from kernelmcp.config.policy import Flavor as Flavor
 from kernelmcp.config.policy import LayerName as LayerName
 from kernelmcp.config.policy import Policy as Policy
-from kernelmcp.config.section import Section
+from kernelmcp.config.section import Section, UserPath
 from kernelmcp.config.tool_names import check_tool_name
 from kernelmcp.config.upstream_settings import Decision, Pattern
 from kernelmcp.config.upstream_settings import UpstreamSettings as UpstreamSettings
@@ -32,9 +31,9 @@ SLOT = r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?"
 class ServerSection(Section):
     name: str = "kernelmcp"
     """The name that clients show."""
-    home: Path | None = None
+    home: UserPath | None = None
     """Where sessions, workspaces and images are kept. Default: KERNELMCP_HOME, else the platform's user data folder."""
-    runtime: Path | None = None
+    runtime: UserPath | None = None
     """Where the sockets are made. The path must be short: a Unix socket's has at most 108 bytes. Default:
     XDG_RUNTIME_DIR or the temporary folder."""
     slot: str | None = Field(default=None, pattern=f"^{SLOT}$")
@@ -132,7 +131,7 @@ class LoggingSection(Section):
     output."""
     format: Literal["console", "json"] = "console"
     """`console` is for people, `json` writes one JSON object per line."""
-    file: Path | None = None
+    file: UserPath | None = None
     """The file to write to. Default: stderr. It may be renamed at any time (logrotate): the next line creates a new
     one."""
     file_max_mb: int = Field(default=64, ge=1)

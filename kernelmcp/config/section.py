@@ -1,6 +1,21 @@
-"""The base of every table of settings."""
+"""What the tables of settings are made of."""
 
-from pydantic import BaseModel, ConfigDict
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+
+def _expanded(path: Path) -> Path:
+    """The path with ~ replaced. Raises ValueError."""
+    try:
+        return path.expanduser()
+    except RuntimeError as exc:  # no such user
+        raise ValueError(f"{path} has no home directory") from exc
+
+
+UserPath = Annotated[Path, AfterValidator(_expanded)]
+"""A path in which ~ is the home directory, also where no shell has read it."""
 
 
 class Section(BaseModel):

@@ -119,7 +119,7 @@ class Settings:
 def home_directory(configured: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path:
     """The folder for all persistent data."""
     home = configured or environ.get("KERNELMCP_HOME")
-    found = Path(home) if home else Path(platformdirs.user_data_dir("kernelmcp", appauthor=False))
+    found = os.path.expanduser(home) if home else platformdirs.user_data_dir("kernelmcp", appauthor=False)
     return Path(os.path.realpath(found))  # it may be a link to another disk
 
 

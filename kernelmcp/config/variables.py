@@ -8,9 +8,11 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from typing import Any, cast, get_args, get_origin
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from kernelmcp.config.models import Config, Policy, Values
 from kernelmcp.errors import ConfigurationError
@@ -30,22 +32,29 @@ def target(name: str) -> Key | None:
     """The target of an environment variable's value; None if it is not a setting."""
     if not name.startswith(ENV_PREFIX) or "__" not in name:
         return None
-    section, *rest = name.removeprefix(ENV_PREFIX).split("__")
-    section = section.lower()
-    if section == "policy":
-        first = rest[0].lower()
+    parts = name.removeprefix(ENV_PREFIX).split("__")
+    key = tuple(part.lower() for part in parts)
+    if key[0] != "policy":
+        key, parts = ("config", *key), ["config", *parts]
+    if (table := _table_of_variables(key)) is not None:
         # Names of variables keep their case, and may contain __.
-        return ("policy", first, "__".join(rest[1:])) if first == "env" and rest[1:] else ("policy", *_lower(rest))
-    return ("config", section, *_lower(rest))
+        return (*table, "__".join(parts[len(table) :]))
+    return key
+
+
+def _table_of_variables(key: Key) -> Key | None:
+    """The table, if the key is below policy.env or upstreams.servers.SERVER.env."""
+    tables = (key[:2], key[:2] == ("policy", "env")), (key[:5], key[1:3] + key[4:5] == ("upstreams", "servers", "env"))
+    return next((table for table, is_env in tables if is_env and len(key) > len(table)), None)
 
 
 def values(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The values as nested tables; shorter names first, so that FLAVORS__SMALL__MEMORY_MB overrides FLAVORS."""
+    """The values as nested tables; shorter names first, so that FLAVORS__SMALL__MEMORY_MB overrides FLAVORS. Raises
+    `ConfigurationError` for an empty one: it must not remove what a file requires."""
     tables: dict[str, Any] = {}
     for name in sorted(environ, key=lambda name: (name.count("__"), name)):
         if (key := target(name)) is not None:
-            is_text = key[:2] == ("policy", "env") and len(key) > 2
-            _set(tables, key, environ[name] if is_text else _value(key, environ[name]))
+            _set(tables, key, _value(name, key, environ[name]))
     return tables
 
 
@@ -96,10 +105,6 @@ def _variables() -> Iterator[str]:
         yield f"{ENV_PREFIX}POLICY__{key}".upper()
 
 
-def _lower(parts: list[str]) -> tuple[str, ...]:
-    return tuple(part.lower() for part in parts)
-
-
 # -- values ---------------------------------------------------------------------------------------------------------
 
 
@@ -112,15 +117,28 @@ def _set(tables: dict[str, Any], key: Key, value: Any) -> None:
     cast("dict[str, Any]", branch)[key[-1]] = value
 
 
-def _value(key: Key, text: str) -> Any:
+def _value(name: str, key: Key, text: str) -> Any:
     """Parse it as TOML (numbers, booleans, lists), else as JSON; for a list, else as items between commas; else as
-    plain text."""
-    for parse in (_toml, _json, _items if _is_list(key) else str):
+    plain text. A setting that is a text is changed by nothing but quotes around it."""
+    if _table_of_variables(key) is not None:
+        return text
+    if not text.strip():
+        raise ConfigurationError(f"{name}: {'.'.join(key[1:])}: is empty", "Give it a value, or unset it.")
+    kinds = _kinds(key)
+    is_text = bool(kinds) and all(kind in (str, SecretStr, Path) for kind in kinds)
+    for parse in (_quoted,) if is_text else (_toml, _json, *([_items] if list in map(get_origin, kinds) else [])):
         try:
             return parse(text)
         except (ValueError, RecursionError):
             continue
     return text
+
+
+def _quoted(text: str) -> str:
+    found = _toml(text)
+    if not isinstance(found, str):
+        raise ValueError("no quotes")
+    return found
 
 
 def _toml(text: str) -> Any:
@@ -138,8 +156,7 @@ def _json(text: str) -> Any:
 
 
 def _items(text: str) -> list[str]:
-    """Split at commas. An empty list must be written []: an empty variable must not remove what a file requires. Raises
-    ValueError."""
+    """Split at commas. An empty list must be written []. Raises ValueError."""
     parts = [part.strip() for part in text.split(",")]
     found = [part[1:-1] if part[0] in "\"'" and part[-1:] == part[0] else part for part in parts if part]
     if not found or found[0].startswith(("[", "{")):
@@ -147,16 +164,26 @@ def _items(text: str) -> list[str]:
     return found
 
 
-def _is_list(key: Key) -> bool:
-    """True if the setting is a list of strings."""
-    field = None
-    model: type[BaseModel] | None = Values
+def _kinds(key: Key) -> list[Any]:
+    """The types that the value may have; empty if there is no such setting."""
+    found: list[Any] = [Values]
     for part in key:
-        field = model.model_fields.get(part) if model is not None else None
-        model = _model_in(field.annotation) if field is not None else None
-    if field is None:
-        return False
-    return any(get_origin(one) is list for one in (field.annotation, *get_args(field.annotation)))
+        found = [kind for one in found for kind in _kinds_below(one, part)]
+    return found
+
+
+def _kinds_below(kind: Any, part: str) -> list[Any]:
+    if get_origin(kind) is dict:
+        return _alternatives(get_args(kind)[1])
+    field = kind.model_fields.get(part) if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return [] if field is None else _alternatives(field.annotation)
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """Of `A | None`: A."""
+    found = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    plain = [get_args(one)[0] if get_origin(one) is Annotated else one for one in found]
+    return [one for one in plain if one is not NoneType]
 
 
 # -- known settings -------------------------------------------------------------------------------------------------

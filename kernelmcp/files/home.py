@@ -45,7 +45,8 @@ LOCK_SETTLE_SECONDS = 2.0
 FORMAT = 2  # since then a running cell has lines in its session's log
 SHARED_FORMAT = 3  # of servers with a slot: a session may be in an epoch (epochs.py)
 FORMAT_FILE = "version"
-# The names that `new_sandbox` generates.
+# The names that `open_home` and `new_sandbox` generate.
+RUNTIME_NAME = re.compile(r"[0-9a-f]{8}")
 SANDBOX_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
 # A session's record and its copy.
 RECORD_FILES = ("session.json", "session.copy.json")
@@ -384,7 +385,9 @@ def _is_dead(lock_file: Path) -> bool:
 
 def _sweep_runtime(root: Path, own: Path) -> None:
     for directory in root.iterdir():
-        if directory != own and (directory / LOCK_FILE).exists() and _is_dead(directory / LOCK_FILE):
+        if directory == own or not RUNTIME_NAME.fullmatch(directory.name):
+            continue  # somebody else's, where the folder is not ours alone
+        if (directory / LOCK_FILE).exists() and _is_dead(directory / LOCK_FILE):
             shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -76,7 +76,10 @@ class _BoundedFile(logging.handlers.WatchedFileHandler):
         with suppress(OSError):
             if os.stat(self.baseFilename).st_size > self.max_bytes:
                 os.replace(self.baseFilename, f"{self.baseFilename}.1")
-        super().emit(record)  # opens a new one if there is none
+        try:
+            super().emit(record)  # opens a new one if there is none
+        except OSError:  # or cannot: the folder is gone or full; to log must never fail
+            self.handleError(record)
 
 
 def _on_one_line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

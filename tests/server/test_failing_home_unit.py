@@ -200,3 +200,14 @@ async def test_a_sweep_measures_a_changed_session_once(tmp_path: Path, monkeypat
                 use.note_changed(directory, "token:a")
             await use.measure_all()
             assert len(measured) == walks
+
+
+def test_a_runtime_folder_of_others_loses_nothing(tmp_path: Path) -> None:
+    """The home, for example: Lab's folder has a lock too."""
+    theirs, ended = tmp_path / "lab", tmp_path / "0123abcd"
+    for folder in (theirs, ended):
+        folder.mkdir()
+        (folder / "lock").touch()
+        os.utime(folder / "lock", (0, 0))
+    with open_home(tmp_path / "home", tmp_path):
+        assert (theirs.exists(), ended.exists()) == (True, False)

@@ -45,3 +45,20 @@ def test_a_changed_bound_of_the_file_applies_at_once(log_file: Path, tmp_path: P
     logging.getLogger("kernelmcp.test").warning("two")
     assert "two" in log_file.read_text("utf-8")
     assert log_file.with_name("log.1").stat().st_size > 2**21
+
+
+def test_a_file_that_is_away_ends_nothing_and_is_used_again(
+    log_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a log call raised would end the session's queue, and with it the server."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    configure(Settings(Values(config=Config.model_validate({"logging": {"file": folder / "log"}}))))
+    log, moved = logging.getLogger("kernelmcp.test"), tmp_path / "moved"
+    folder.rename(moved)
+    log.warning("lost")
+    log.warning("lost as well")
+    moved.rename(folder)
+    log.warning("kept")
+    assert "kept" in (folder / "log").read_text("utf-8")
+    assert capsys.readouterr().err.count("FileNotFoundError") == 2

@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from kernelmcp.config.load import load
 from kernelmcp.config.models import Config, Policy
@@ -131,6 +132,47 @@ def test_a_list_that_cannot_be_read_is_refused_and_never_empty(tmp_path: Path, t
     """An empty one would be the layers of the file taken away."""
     with pytest.raises(ConfigurationError, match=r"^KERNELMCP_POLICY__REQUIRED_LAYERS: required_layers"):
         load(environ={"KERNELMCP_HOME": str(tmp_path), "KERNELMCP_POLICY__REQUIRED_LAYERS": text})
+
+
+@pytest.mark.parametrize("text", ["0xdeadbeef", "1_000", "+5", "1e5", "2026-01-31", "true", "0o17", "[]"])
+def test_a_text_in_the_environment_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    """Bearer tokens above all: another one would be valid."""
+    environ = {
+        "KERNELMCP_HOME": str(tmp_path),
+        "KERNELMCP_SERVER__NAME": text,
+        "KERNELMCP_TRANSPORT_HTTP__AUTH_TOKEN": text,
+        "KERNELMCP_AUTH__TOKENS__BOB": text,
+        "KERNELMCP_UPSTREAMS__SERVERS__WEB__URL": "https://example.org",
+        "KERNELMCP_UPSTREAMS__SERVERS__WEB__HEADERS__AUTHORIZATION": text,
+        "KERNELMCP_UPSTREAMS__SERVERS__OWN__COMMAND": '"quoted"',
+        "KERNELMCP_UPSTREAMS__SERVERS__OWN__ENV__API__KEY": text,
+    }
+    config = load(environ=environ).config
+    upstreams = config.upstreams.servers
+    secrets = {config.transport_http.auth_token, config.auth.tokens["bob"], upstreams["own"].env["API__KEY"]}
+    assert {*secrets, upstreams["web"].headers["authorization"]} == {SecretStr(text)}
+    assert (config.server.name, upstreams["own"].command) == (text, "quoted")
+
+
+@pytest.mark.parametrize("text", ["", " "])
+@pytest.mark.parametrize(
+    "key", ["upstreams.audit_file", "packages.index_url", "server.home", "telemetry.otlp_endpoint"]
+)
+def test_an_empty_variable_is_refused(tmp_path: Path, key: str, text: str) -> None:
+    """Taken as a text, it would turn off what a file requires, or make the working directory the home."""
+    name = f"KERNELMCP_{key.replace('.', '__').upper()}"
+    with pytest.raises(ConfigurationError, match=rf"^{name}: {key}: is empty$"):
+        load(environ={"KERNELMCP_HOME": str(tmp_path), name: text})
+
+
+def test_a_path_may_begin_with_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a client's JSON no shell reads it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    names = {"SERVER__HOME": "home", "SERVER__RUNTIME": "run", "LOGGING__FILE": "log", "AUTH__TOKENS_FILE": "tokens"}
+    settings = load(environ={f"KERNELMCP_{name}": f"~/{file}" for name, file in names.items()})
+    config = settings.config
+    found = [settings.home, config.server.runtime, config.logging.file, config.auth.tokens_file]
+    assert found == [tmp_path / file for file in names.values()]
 
 
 def test_tables_and_optional_lists_in_the_environment(tmp_path: Path) -> None:
