@@ -38,13 +38,13 @@ def _begin(since: str | None) -> str | None:
     """The start time in the audit's format."""
     if since is None:
         return None
-    if (match := _SINCE.fullmatch(since)) is not None:
-        begin = datetime.now(UTC) - timedelta(**{_UNITS[match[2]]: int(match[1])})
-    else:
-        try:
+    try:
+        if (match := _SINCE.fullmatch(since)) is not None:
+            begin = datetime.now(UTC) - timedelta(**{_UNITS[match[2]]: int(match[1])})
+        else:
             begin = datetime.fromisoformat(since).astimezone(UTC)
-        except ValueError:
-            raise ConfigurationError(f"{since!r} is not a valid time", "Use 2026-01-31, 1d, 12h or 30m.") from None
+    except (ValueError, OverflowError):
+        raise ConfigurationError(f"{since!r} is not a valid time", "Use 2026-01-31, 1d, 12h or 30m.") from None
     return begin.isoformat(timespec="milliseconds")
 
 

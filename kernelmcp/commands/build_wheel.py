@@ -24,7 +24,10 @@ def main(source: Path, home: Path) -> int:
     if missing is not None:
         return fail(missing)
     folder = home / "wheels"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        return fail(f"{folder} cannot be made: {exc.strerror}")
     before = _wheels(folder)
     done = subprocess.run([_pyodide() or "pyodide", "build", str(source), "--outdir", str(folder)], check=False)
     if done.returncode != 0:
@@ -45,7 +48,7 @@ def _missing(source: Path) -> str | None:
             f"folder of kernelmcp's source, type: {_with_python(needed, source)}"
         )
     if importlib.util.find_spec("pyodide_build") is None or _pyodide() is None:
-        return f"building wheels needs pyodide-build; run: {_EXTRA}"
+        return "building wheels needs pyodide-build; run: pip install pyodide-build"
     if shutil.which("emcc") is None:
         return (
             "the compiler Emscripten (emcc) is not on the PATH. Install the version that `pyodide config get "

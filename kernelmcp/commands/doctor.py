@@ -41,7 +41,7 @@ NODE_SECONDS = 30.0
 DEADLINE_SECONDS = 300.0
 HOME_ADVICE = "Make it writable, or set server.home (KERNELMCP_HOME) to another directory"
 NO_CLIENT = ("none found", "`kernelmcp install CLIENT` adds the server to one anyway")
-REINSTALL = "Install kernelmcp again: `pip install --force-reinstall .` in its source folder"
+REINSTALL = "Install kernelmcp again; from a copy of its source with `pip install --force-reinstall .`"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import anyio
+from mcp import MCPError
 
 from kernelmcp.commands import own_server
 from kernelmcp.commands.terminal import fail
@@ -36,11 +37,13 @@ def main(notebook: Path, session_id: str | None, config: Path | None = None, pol
         arguments += [option, str(file)] if file is not None else []
     try:
         return anyio.run(_replay, cells, name, arguments)
-    except (ReplayFailed, BaseExceptionGroup) as exc:
-        failed = exc.split(ReplayFailed)[0] if isinstance(exc, BaseExceptionGroup) else exc
+    except (ReplayFailed, MCPError, BaseExceptionGroup) as exc:
+        failed = exc.split((ReplayFailed, MCPError))[0] if isinstance(exc, BaseExceptionGroup) else exc
         if failed is None:
             raise
-        return fail(for_terminal(str(cause(failed))))
+        known = cause(failed)
+        advice = "" if isinstance(known, ReplayFailed) else ". What the server said is above"
+        return fail(for_terminal(f"{known}{advice}"))
 
 
 def name_of(notebook: Path) -> str:

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from kernelmcp.commands.terminal import confirmed, plain
+from kernelmcp.commands.terminal import confirmed, fail, plain
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.listing import size_of
@@ -136,7 +136,11 @@ def is_set_up(home: Path) -> bool:
 
 def _remove(settings: Settings) -> int:
     was_there = is_set_up(settings.home)
-    (settings.home / SETUP_FILE).unlink(missing_ok=True)
+    file = settings.home / SETUP_FILE
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as exc:
+        return fail(f"{file} cannot be deleted: {exc.strerror}")
     sys.stdout.write("Removed.\n" if was_there else "There was nothing to remove.\n")
     return 0
 

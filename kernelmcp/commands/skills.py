@@ -94,7 +94,7 @@ def _wanted(settings: Settings, session_id: str, name: str, principal: str) -> S
 
 
 def _agreed(skill: Skill, session_id: str, principal: str) -> bool:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         fail("there is no terminal to ask on: --yes promotes what is shown")
         return False
     return confirmed(

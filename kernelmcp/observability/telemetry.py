@@ -38,7 +38,7 @@ def check_installed() -> None:
     except ImportError as exc:
         raise ConfigurationError(
             "telemetry.otlp_endpoint is set, but the packages for it are not installed",
-            "pip install '.[otel]'",
+            "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
         ) from exc
 
 

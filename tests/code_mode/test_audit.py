@@ -13,7 +13,9 @@ import pytest
 
 from kernelmcp.code_mode import audit as module
 from kernelmcp.code_mode.audit import append, read_lines
-from kernelmcp.commands.audit_report import report, to_text
+from kernelmcp.commands.audit_report import main, report, to_text
+from kernelmcp.config.load import load
+from kernelmcp.errors import ConfigurationError
 from kernelmcp.executions.tool_calls import ToolCallRecord
 
 from .fakes import World
@@ -200,3 +202,10 @@ def test_the_report_says_what_a_person_asks_for() -> None:
     assert "5 calls of tools since 1d" in text
     assert "crm.create_deal: default, the user said no" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("since", ["999999d", "999999999999999w", "0001-01-01", "yesterday"])
+def test_a_time_that_is_none_is_refused_with_advice(tmp_path: Path, since: str) -> None:
+    settings = load(environ={"KERNELMCP_HOME": str(tmp_path), "KERNELMCP_SERVER__HOME": str(tmp_path)})
+    with pytest.raises(ConfigurationError, match="is not a valid time"):
+        main(settings, since, as_json=False)

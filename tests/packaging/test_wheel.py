@@ -176,6 +176,7 @@ def test_every_file_of_the_wheel_is_ours_or_a_components(files: dict[str, bytes]
 
 def test_the_sbom_names_what_pip_installs_beside_the_wheel(files: dict[str, bytes], document: dict[str, Any]) -> None:
     metadata = HeaderParser().parsestr(files["dist-info/METADATA"].decode())
+    assert metadata["Metadata-Version"] == "2.4", "what publishes it knows no later one"
     required = metadata.get_all("Requires-Dist") or []
     needed = [each for each in document["components"] if each.get("isExternal")]
     assert len(needed) == len([text for text in required if "extra == 'test'" not in text])

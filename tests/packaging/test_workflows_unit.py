@@ -24,7 +24,7 @@ from kernelmcp import cli
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 # What comes with a runner, or with what an earlier step installs.
-PROGRAMS = {"apt-get", "bash", "cd", "cp", "git", "kernelmcp", "python", "wsl"}
+PROGRAMS = {"apt-get", "bash", "cd", "cp", "echo", "env", "git", "kernelmcp", "python", "wsl"}
 OWN_FOLDERS = ("scripts/", ".ci/", "tests/")
 Json = dict[str, Any]
 

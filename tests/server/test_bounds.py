@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -75,6 +76,7 @@ async def test_displays_updates_metadata_results_and_errors_are_measured(connect
     assert "true" not in json.dumps([cell.metadata for cell in cells])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets the limit of another process")
 async def test_streams_keep_no_descriptor_and_what_cannot_be_kept_is_said(connect: Connect, tmp_path: Path) -> None:
     async with connect() as client:
         both = "import sys\nprint('x' * 1_100_000); print('y' * 1_100_000, file=sys.stderr)"

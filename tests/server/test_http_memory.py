@@ -5,6 +5,7 @@ import concurrent.futures
 import json
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, bearer, serving
 from .support import DEADLINE, wait_until
 from .test_http_limits import MB, MODERN, modern, status_of
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of another process")
 ONE, OTHER = "one-0123456789", "other-0123456789"
 MAX_PEAK_BYTES = 300 * MB
 SIZE = 8 * MB

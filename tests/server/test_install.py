@@ -14,6 +14,8 @@ from kernelmcp.commands.install.entry import launcher
 from ..starting import run_kernelmcp
 from .support import DEADLINE
 
+APPLICATIONS = "Library/Application Support" if sys.platform == "darwin" else ".config"
+
 
 def install(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return run_kernelmcp("install", "claude-desktop", *arguments, env=os.environ | env)
@@ -24,7 +26,7 @@ class User:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.file = home / ".config" / "Claude" / "claude_desktop_config.json"
+        self.file = home / APPLICATIONS / "Claude" / "claude_desktop_config.json"
         self.env = {"HOME": str(home), "XDG_CONFIG_HOME": "", "KERNELMCP_HOME": str(home / "kernelmcp-data")}
         self.kept = {"KERNELMCP_HOME": self.env["KERNELMCP_HOME"]}
 
@@ -90,7 +92,18 @@ def test_a_dry_run_makes_nothing(user: User) -> None:
 
 @pytest.mark.parametrize(
     "folder",
-    ["~", "/", "~/.ssh", "~/.config/Claude", "~/.new/x", "~/file", "~/file/x", "~/loop", "~/a*b", "~nobody-x/y"],
+    [
+        "~",
+        "/",
+        "~/.ssh",
+        f"~/{APPLICATIONS}/Claude",
+        "~/.new/x",
+        "~/file",
+        "~/file/x",
+        "~/loop",
+        "~/a*b",
+        "~nobody-x/y",
+    ],
 )
 def test_a_folder_that_guests_must_not_have_changes_nothing(user: User, folder: str) -> None:
     (user.home / "file").write_text("")
@@ -204,7 +217,8 @@ def test_a_configuration_that_is_no_file_is_refused(user: User, kind: str) -> No
 
 
 def test_what_cannot_be_written_is_a_sentence(user: User) -> None:
-    (user.home / ".config").write_text("a file where a folder belongs")
+    (user.home / APPLICATIONS).parent.mkdir(exist_ok=True)
+    (user.home / APPLICATIONS).write_text("a file where a folder belongs")
     done = user.install()
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "Traceback" not in done.stderr
@@ -249,3 +263,9 @@ def test_inside_wsl_a_silent_windows_is_a_sentence_and_appdata_says_it(user: Use
     assert (done.returncode, "APPDATA=" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert user.install(**{**windows, "APPDATA": settings}).returncode == 0
     assert user.entry["command"] == "wsl.exe"
+
+
+def test_a_terminal_without_the_characters_gets_escapes(user: User) -> None:
+    done = user.install("--dry-run", "--folder", str(user.home / "dätä"), PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "d\\xe4t\\xe4" in done.stdout

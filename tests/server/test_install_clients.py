@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import tomllib
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -21,12 +22,13 @@ from kernelmcp.config.client_files import loads_with_comments
 from ..starting import run_kernelmcp
 from .support import DEADLINE
 
+APPLICATIONS = "Library/Application Support" if sys.platform == "darwin" else ".config"
 # Where each has its servers, below the user's home and below a project.
 FILES = {
-    "claude-desktop": (".config/Claude/claude_desktop_config.json", None),
+    "claude-desktop": (f"{APPLICATIONS}/Claude/claude_desktop_config.json", None),
     "claude-code": (".claude.json", ".mcp.json"),
     "cursor": (".cursor/mcp.json", ".cursor/mcp.json"),
-    "vscode": (".config/Code/User/mcp.json", ".vscode/mcp.json"),
+    "vscode": (f"{APPLICATIONS}/Code/User/mcp.json", ".vscode/mcp.json"),
     "codex": (".codex/config.toml", ".codex/config.toml"),
     "gemini-cli": (".gemini/settings.json", ".gemini/settings.json"),
     "windsurf": (".codeium/windsurf/mcp_config.json", None),

@@ -163,3 +163,15 @@ def test_the_command_says_what_is_wrong_with_a_file(
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_does_not_start_is_no_traceback(tmp_path: Path, server_env: dict[str, str]) -> None:
+    home, file = Path(server_env["KERNELMCP_HOME"]), tmp_path / "one.ipynb"
+    home.mkdir()
+    (home / "version").write_text("99\n")
+    file.write_text(notebook("1"))
+    done = run_kernelmcp("replay", str(file), env=server_env)
+    assert done.returncode == 1
+    assert "was used by a later version" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("What the server said is above")
+    assert "Traceback" not in done.stderr

@@ -28,12 +28,14 @@ _EPHEMERAL = re.compile(r"(archive|environments|builds)-v\d+")
 # Forms of the package's name for uvx and similar programs: kernelmcp==0.1, kernelmcp[otel], kernelmcp@latest.
 _REQUIREMENT = re.compile(rf"{NAME}(\[[^\]]*\])?([=@<>~!].*)?")
 FOLDER_OPTION = "--folder"
+# What uv would choose by itself may be older than kernelmcp needs on macOS (cli.ON_OLD_MACOS).
+_PYTHON = ("--python", ">=3.13") if sys.platform == "darwin" else ()
 
 
 def launcher(environ: Mapping[str, str] = os.environ, prefix: str = sys.prefix) -> list[str]:
     """The command that starts this installation's server, without the server's arguments."""
     if any(_EPHEMERAL.fullmatch(part) for part in Path(prefix).parts):
-        return [_uvx(environ), *_source(), NAME]
+        return [_uvx(environ), *_PYTHON, *_source(), NAME]
     script = Path(sys.executable).with_name(NAME)
     if script.exists():
         return [str(script)]
