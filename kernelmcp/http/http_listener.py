@@ -107,10 +107,10 @@ class PatientProtocol(H11Protocol):
         if self not in waiting:
             waiting[self] = None
             if len(waiting) > MAX_HALF_SENT:
-                self.loop.call_later(HALF_SENT_SECONDS, self._cut_oldest, waiting)
+                self.loop.call_later(HALF_SENT_SECONDS, self._cut_oldest)
 
-    @staticmethod
-    def _cut_oldest(waiting: "dict[Self, None]") -> None:
+    def _cut_oldest(self) -> None:
+        waiting = self.half_sent.get(self._address, {})
         if len(waiting) > MAX_HALF_SENT:
             next(iter(waiting))._cut("cut off a client that has sent too many requests by half")
 
