@@ -15,6 +15,10 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+# Of a token that no client can send.
+UNSENDABLE = "has a space, a newline, or a character that is not ASCII"
+
+
 class HttpSection(Section):
     enabled: bool = True
     """Allow `serve --transport http`."""
@@ -61,6 +65,18 @@ class HttpSection(Section):
 
     _token = field_validator("auth_token", mode="before")(_as_text)
 
+    @field_validator("auth_token")
+    @classmethod
+    def _can_be_sent(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and not is_token(token.get_secret_value()):
+            raise ValueError(f"the token {UNSENDABLE}")
+        return token
+
+
+def is_token(text: str) -> bool:
+    """True for a token that a client can send in a header as it is."""
+    return text.isascii() and text.isprintable() and " " not in text
+
 
 class AuthSection(Section):
     tokens: dict[str, SecretStr] = {}
@@ -98,6 +114,8 @@ class AuthSection(Section):
                 raise ValueError("a token's holder has no name")
             if not token.get_secret_value():
                 raise ValueError(f"the token of {name!r} is empty")
+            if not is_token(token.get_secret_value()):
+                raise ValueError(f"the token of {name!r} {UNSENDABLE}")
         return tokens
 
 

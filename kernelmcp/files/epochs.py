@@ -80,7 +80,16 @@ def copy_place(place: Path, draft: Path, grows: str, omitted: frozenset[str]) ->
     """Copy a session's files into a draft. They are shared as far as the file system can, for they are only ever
     replaced as a whole; all but the one that `grows`, of which the draft gets the complete lines. Raises OSError."""
 
+    failed: list[OSError] = []
+
     def copy(source: str, target: str) -> None:
+        try:
+            copy_file(source, target)
+        except OSError as exc:
+            failed.append(exc)
+            raise
+
+    def copy_file(source: str, target: str) -> None:
         if source == str(place / grows):
             data = Path(source).read_bytes()
             Path(target).write_bytes(data[: data.rfind(b"\n") + 1])
@@ -93,7 +102,12 @@ def copy_place(place: Path, draft: Path, grows: str, omitted: frozenset[str]) ->
     def ignore(folder: str, names: list[str]) -> list[str]:
         return [name for name in names if folder == str(place) and (name in omitted or name.startswith("."))]
 
-    shutil.copytree(place, draft, symlinks=True, copy_function=copy, ignore=ignore, dirs_exist_ok=True)
+    try:
+        shutil.copytree(place, draft, symlinks=True, copy_function=copy, ignore=ignore, dirs_exist_ok=True)
+    except shutil.Error as exc:  # which has no strerror
+        if failed:
+            raise failed[0] from exc
+        raise
 
 
 def is_superseded(place: Path) -> bool:

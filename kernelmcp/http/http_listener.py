@@ -32,8 +32,10 @@ MAX_HEAD_BYTES = 64 * 1024
 # Connections besides those that carry requests and streams.
 SPARE_CONNECTIONS = 256
 # Connections per address that have not sent a complete head yet. An address that opens more loses its oldest ones; the
-# rest of SPARE_CONNECTIONS is left to other addresses.
+# rest of SPARE_CONNECTIONS is left to other addresses. A reverse proxy, whose address all clients share, may have more.
 MAX_HALF_SENT = 128
+# Until more are cut, in seconds: asyncio accepts a whole backlog before it reads what its clients have sent.
+HALF_SENT_SECONDS = 1.0
 # Time in seconds until connections are cut at shutdown.
 CLOSE_SECONDS = 1
 BACKLOG = 1024
@@ -101,10 +103,16 @@ class PatientProtocol(H11Protocol):
 
     def _wait_for_head(self) -> None:
         self._arm(self.head_seconds)
-        waiting = self.half_sent.setdefault(self._address, {})
-        waiting[self] = None
+        waiting = self.half_sent.setdefault(self._address, {}) if self._has_place else {}
+        if self not in waiting:
+            waiting[self] = None
+            if len(waiting) > MAX_HALF_SENT:
+                self.loop.call_later(HALF_SENT_SECONDS, self._cut_oldest)
+
+    def _cut_oldest(self) -> None:
+        waiting = self.half_sent.get(self._address, {})
         if len(waiting) > MAX_HALF_SENT:
-            next(iter(waiting))._cut()
+            next(iter(waiting))._cut("cut off a client that has sent too many requests by half")
 
     @property
     def _address(self) -> str:
@@ -123,9 +131,9 @@ class PatientProtocol(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
 
-    def _cut(self) -> None:
+    def _cut(self, event: str = "cut off a client that sends too slowly") -> None:
         self._disarm()
-        log.warning("cut off a client that sends too slowly", client=self.client[0] if self.client else None)
+        log.warning(event, client=self.client[0] if self.client else None)
         self.transport.abort()
 
 

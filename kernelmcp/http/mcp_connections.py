@@ -38,6 +38,9 @@ from kernelmcp.stdio.message_bounds import excess
 ANSWER_SECONDS = 5.0
 # Smaller requests, such as a cancellation, are read however much other data is held.
 SMALL_BYTES = 16 * 1024
+# Limit for an `initialize`: mcp keeps its parameters as long as the connection is open.
+MAX_INITIALIZE_BYTES = 64 * 1024
+INITIALIZE = "initialize"
 # mcp's answer if a connection has ended, or never existed.
 ENDED = "Not Found: Session has been terminated"
 # The method whose answers have no size limit.
@@ -109,7 +112,7 @@ class Connections:
                 return
             _complete(scope, head.mirrored)
             if connection is None:
-                if method == "initialize":
+                if method == INITIALIZE:
                     self._check_room(principal_of(scope))
                     if self._adopted is not None:
                         send = self._adopted.keeping(scope, head.opening, send)
@@ -248,7 +251,12 @@ async def whole_message(
     if (refusal := excess(whole)) is not None:
         await _refusal(413, None, refusal)(scope, receive, send)
         return None
-    return _head_of(whole), replaying([{"type": "http.request", "body": whole, "more_body": False}], receive)
+    head = _head_of(whole)
+    if head.method == INITIALIZE and len(whole) > MAX_INITIALIZE_BYTES:
+        text = f"an {INITIALIZE} may have at most {MAX_INITIALIZE_BYTES:,} bytes"
+        await _refusal(413, head.id, text)(scope, receive, send)
+        return None
+    return head, replaying([{"type": "http.request", "body": whole, "more_body": False}], receive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +287,7 @@ def _head_of(body: bytes) -> Head:
     return Head(
         method,
         _id(message.get("id")),
-        opening=params if method == "initialize" else {},
+        opening=params if method == INITIALIZE else {},
         mirrored=_mirrored(params) if method == "tools/call" else {},
         cancels=_id(params.get("requestId")),
         may_wait=may_wait(params.get("uri")),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from kernelmcp.atomic import read_small
+from kernelmcp.config.http_settings import UNSENDABLE, is_token
 from kernelmcp.config.models import AuthSection
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
@@ -121,6 +122,8 @@ class TokenFile:
         for name, token in values.items():
             if not isinstance(token, str) or not token:
                 raise ConfigurationError(f"{self.path}: {name}: must be a string", 'Each line is: name = "token"')
+            if not is_token(token):
+                raise ConfigurationError(f"{self.path}: {name}: {UNSENDABLE}", 'Each line is: name = "token"')
             if not name.strip():
                 raise ConfigurationError(f"{self.path}: a token has no name", 'Each line is: name = "token"')
             yield name, _digest(token)

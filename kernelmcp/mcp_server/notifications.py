@@ -5,7 +5,7 @@ subscribe to single resources. Either way events stay with their principal: each
 contents of a resource.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
@@ -37,6 +37,7 @@ from kernelmcp.sessions.session import Observer, Session
 # Listen streams per principal, and URIs that one connection or stream may subscribe to.
 MAX_STREAMS = 32
 MAX_SUBSCRIPTIONS = 256
+MAX_URI_CHARS = 2048
 # Stands for the list itself among changed URIs.
 LIST = ""
 
@@ -132,7 +133,7 @@ class Notifications(Observer):
 
     async def listen(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
         """2026-07-28: one call is one stream of events."""
-        _check_count(len(params.notifications.resource_subscriptions or ()))
+        _check(params.notifications.resource_subscriptions or ())
         if as_dict(as_dict(cast("Any", ctx.params)).get("notifications")).get("taskIds") is not None:
             require_client_extension(ctx, TASKS)  # nothing is sent for tasks, as the acknowledgement says
         principal = self._principal(ctx)
@@ -148,7 +149,7 @@ class Notifications(Observer):
     async def subscribe(self, ctx: RequestContext, params: SubscribeRequestParams) -> EmptyResult:
         """Until 2025-11-25: subscribe a connection to changes of one resource."""
         uris = self._subscriber(ctx).uris
-        _check_count(len(uris | {str(params.uri)}))
+        _check(uris | {str(params.uri)})
         uris.add(str(params.uri))
         return EmptyResult()
 
@@ -190,6 +191,8 @@ class Notifications(Observer):
             self.session_changed(session)
 
 
-def _check_count(count: int) -> None:
-    if count > MAX_SUBSCRIPTIONS:
+def _check(uris: Collection[str]) -> None:
+    if len(uris) > MAX_SUBSCRIPTIONS:
         raise MCPError(INVALID_PARAMS, f"at most {MAX_SUBSCRIPTIONS} resources can be subscribed to; unsubscribe first")
+    if any(len(uri) > MAX_URI_CHARS for uri in uris):
+        raise MCPError(INVALID_PARAMS, f"the URI of a resource may have at most {MAX_URI_CHARS:,} characters")

@@ -1,5 +1,6 @@
 """Servers that share a home, without processes: what they see of each other, and who has a session."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,6 +206,16 @@ class TestEpochs:
         assert (draft / "checkpoints" / "a" / "file").read_text() == "kept"
         assert (draft / "checkpoints" / "a" / "notebook.jsonl").read_text() == "a user's, without a newline"
         assert (draft / "checkpoints" / "a" / "link").is_symlink()
+
+    def test_a_copy_that_fails_says_why(self, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: Any, **__: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "link", full)
+        monkeypatch.setattr(epochs.shutil, "copy2", full)
+        with pytest.raises(OSError, match="No space left") as caught:
+            epochs.copy_place(session, epochs.draft_epoch(session), "notebook.jsonl", frozenset())
+        assert caught.value.strerror == "No space left on device"
 
     def test_a_deleted_session_leaves_nothing(self, session: Path) -> None:
         for _ in range(3):

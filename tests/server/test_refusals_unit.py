@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
 import pytest
+from mcp.shared.exceptions import MCPError
+from mcp_types import SubscribeRequestParams, SubscriptionFilter, SubscriptionsListenRequestParams
 from starlette.types import Message, Receive, Scope, Send
 
 from kernelmcp.config import reload
@@ -15,12 +19,18 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, RateLimited
 from kernelmcp.http import guard
 from kernelmcp.http.guard import Gate, Guard
+from kernelmcp.http.mcp_connections import MAX_INITIALIZE_BYTES, whole_message
 from kernelmcp.http.rate_limits import Shares, Throttle
 from kernelmcp.http.tokens import Authenticator
-from kernelmcp.mcp_server.notifications import Notifications
+from kernelmcp.mcp_server.notifications import MAX_URI_CHARS, Notifications
 from kernelmcp.sessions.life import State
 
 pytestmark = pytest.mark.anyio
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.exit_stack = AsyncExitStack()
 
 
 def test_nothing_is_always_available() -> None:
@@ -62,6 +72,36 @@ async def test_a_request_that_is_refused_after_its_body_was_read_is_answered_at_
     with anyio.fail_after(10):
         await Guard(full, gate)(scope, receive, send)
     assert statuses == [429]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_an_initialize_is_refused_if_it_is_too_large_to_be_kept(more: int) -> None:
+    start, end = b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"x": "', b'"}}'
+    body = start + b"x" * (MAX_INITIALIZE_BYTES + more - len(start + end)) + end
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    found = await whole_message({"type": "http", "headers": []}, receive, send, 2**20, lambda _: None)
+    assert (found is None, statuses) == ((True, [413]) if more else (False, []))
+
+
+async def test_a_resource_with_a_long_uri_cannot_be_subscribed_to() -> None:
+    long = "x" * (MAX_URI_CHARS + 1)
+    context: Any = SimpleNamespace(session=SimpleNamespace(_connection=Connection()), params=None)
+    async with anyio.create_task_group() as tasks:
+        notifications = Notifications(tasks, lambda _: "token:a")
+        await notifications.subscribe(context, SubscribeRequestParams(uri=long[1:]))
+        with pytest.raises(MCPError, match="at most 2,048 characters"):
+            await notifications.subscribe(context, SubscribeRequestParams(uri=long))
+        asked = SubscriptionFilter(resource_subscriptions=[long])
+        with pytest.raises(MCPError, match="at most 2,048 characters"):
+            await notifications.listen(context, SubscriptionsListenRequestParams(notifications=asked))
 
 
 async def test_a_file_of_tokens_that_is_not_there_is_refused_in_changed_settings(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Where settings come from, and what is said about wrong ones."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from kernelmcp.config.load import load
 from kernelmcp.config.models import Config, Policy
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.http.tokens import TokenFile
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -53,6 +55,17 @@ def test_a_wrong_policy_is_refused(tmp_path: Path, text: str, words: str) -> Non
         load(None, file, environ={"KERNELMCP_HOME": str(tmp_path)})
     assert caught.value.message.startswith(f"{file}: ")
     assert words in caught.value.message
+
+
+@pytest.mark.parametrize("token", ["a\n", " a", "a b", "\u00e9"], ids=["newline", "before", "within", "no ASCII"])
+def test_a_token_that_no_client_can_send_is_refused(tmp_path: Path, token: str) -> None:
+    home = {"KERNELMCP_HOME": str(tmp_path)}
+    for name in ("TRANSPORT_HTTP__AUTH_TOKEN", "AUTH__TOKENS__ANN"):
+        with pytest.raises(ConfigurationError, match="has a space, a newline"):
+            load(environ={**home, f"KERNELMCP_{name}": token})
+    (file := tmp_path / "tokens.toml").write_text(f"ann = {json.dumps(token)}")
+    with pytest.raises(ConfigurationError, match="has a space, a newline"):
+        TokenFile(file)
 
 
 def test_a_wrong_value_in_the_environment_or_the_command_line_is_named(tmp_path: Path) -> None:

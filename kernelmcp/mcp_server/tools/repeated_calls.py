@@ -1,5 +1,5 @@
-"""Calls that a load balancer repeats, because their server ended before it answered: what each was answered, for some
-minutes, in the home that the servers share.
+"""Calls that a load balancer repeats, because their server ended before it answered: what each was answered, for a
+day, in the home that the servers share.
 
 For tools that must not do their work twice, other than those that run cells: a cell is in its session's log. A call
 that was begun and has no answer is not made again, because nobody knows how far it came.
@@ -37,8 +37,9 @@ TOOLS = frozenset(
     }
 )
 FOLDER = "requests"
-# A balancer repeats a call at once.
-KEEP_SECONDS = 600.0
+# A balancer repeats a call at once; this is for servers whose clocks differ.
+KEEP_SECONDS = 86400.0
+SWEEP_SECONDS = 600.0
 # For the end of a call whose server lives.
 WAIT_SECONDS = 5.0
 POLL_SECONDS = 0.1
@@ -51,7 +52,7 @@ class RepeatedCalls:
 
     def __init__(self, home: Path) -> None:
         self._folder = home / FOLDER
-        self._swept = -KEEP_SECONDS
+        self._swept = -SWEEP_SECONDS
 
     def key_of(self, tool: str, arguments: Mapping[str, Any], caller: Caller) -> str | None:
         """None if the call may be made again, or is none of a balancer."""
@@ -84,25 +85,27 @@ class RepeatedCalls:
     def _begin(self, key: str) -> bool:
         """True if nobody has begun it."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        if time.monotonic() - self._swept >= KEEP_SECONDS:
-            self._swept = time.monotonic()
-            self._sweep()
         try:
             os.close(os.open(self._file(key), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            is_new = True
         except FileExistsError:
-            return False
-        return True
+            is_new = False
+        if time.monotonic() - self._swept >= SWEEP_SECONDS:
+            self._swept = time.monotonic()
+            self._sweep(self._file(key).name)
+        return is_new
 
     def _read(self, key: str) -> CallToolResult | None:
         with suppress(OSError, ValidationError):
             return CallToolResult.model_validate_json(read_small(self._file(key), follow=False), by_name=False)
         return None
 
-    def _sweep(self) -> None:
+    def _sweep(self, kept: str) -> None:
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(OSError):
-                    if time.time() - entry.stat(follow_symlinks=False).st_mtime > KEEP_SECONDS:
+                    age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if entry.name != kept and age > KEEP_SECONDS:
                         os.unlink(entry.path)
 
     def _file(self, key: str) -> Path:
