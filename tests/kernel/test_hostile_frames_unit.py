@@ -122,6 +122,12 @@ def test_text_that_no_encoder_takes_is_made_harmless() -> None:
     }
 
 
+def test_numbers_that_python_cannot_hold_stay_text() -> None:
+    for text in ("1" + "0" * 250 + "e99", "1" + "0" * 5000, "-" + "7" * 5000):
+        body = b'{"type": "stream", "id": "", "content": {"n": %b, "m": 12}}' % text.encode()
+        assert next(FrameDecoder().feed(packed(body))).content == {"n": text, "m": 12}
+
+
 def test_a_request_over_the_limit_is_refused_before_it_is_sent() -> None:
     with pytest.raises(ValueError, match="over the limit"):
         encode_frame({"code": "x" * (MAX_FRAME_BYTES + 1)})

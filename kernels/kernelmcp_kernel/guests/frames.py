@@ -70,9 +70,9 @@ _HEAD = re.compile(
 _HEAD_BYTES = 256
 # A text takes one to four bytes of memory per character, as many as its widest character needs.
 _MAX_WIDE_BYTES = 16 * 2**20
-# Maps each digit to 0, to find numbers that may be too large for a float: JSON does not bound its numbers.
+# Maps each digit to 0, to find numbers that may be too large for Python: JSON does not bound its numbers.
 _DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
-_LONG_EXPONENT, _LONG_NUMBER = b"e000", b"0" * 300
+_LONG_EXPONENT, _LONG_NUMBER = b"e000", b"0" * 200
 _WIDE_ESCAPE = re.compile(rb"\\u(?!00)")
 _SURROGATE = re.compile(rb"\\u[dD]")
 
@@ -250,8 +250,12 @@ def _parse(head: _Head, body: bytes) -> Frame:
     try:
         # JSON has no NaN or infinities: they become "NaN", "Infinity", "1e999".
         # Strict: `json.loads` of bytes would let surrogates pass.
+        huge = _may_be_huge(body)
         value = json.loads(
-            body.decode("utf-8"), parse_constant=str, parse_float=_finite if _may_be_huge(body) else None
+            body.decode("utf-8"),
+            parse_constant=str,
+            parse_float=_finite if huge else None,
+            parse_int=_whole if huge else None,
         )
         if b"\\" in body and _SURROGATE.search(body):
             value = _without_surrogates(value)
@@ -270,7 +274,7 @@ def _parse(head: _Head, body: bytes) -> Frame:
 
 
 def _may_be_huge(body: bytes) -> bool:
-    """Check if it may have a number too large for a float. A regular expression would take 30 times as long."""
+    """Check if it may have a number too large for Python. A regular expression would take 30 times as long."""
     digits = body.translate(_DIGITS, b"+")
     return _LONG_EXPONENT in digits or _LONG_NUMBER in digits
 
@@ -278,6 +282,13 @@ def _may_be_huge(body: bytes) -> bool:
 def _finite(text: str) -> float | str:
     found = float(text)
     return found if math.isfinite(found) else text
+
+
+def _whole(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:  # more digits than Python converts
+        return text
 
 
 def _is_wide(body: bytes) -> bool:
