@@ -200,3 +200,14 @@ async def test_a_sweep_measures_a_changed_session_once(tmp_path: Path, monkeypat
                 use.note_changed(directory, "token:a")
             await use.measure_all()
             assert len(measured) == walks
+
+
+def test_a_workspace_is_emptied_although_its_tmp_has_vanished(tmp_path: Path) -> None:
+    sandbox = SandboxDirectory(tmp_path / "sandbox")
+    sandbox.make()
+    (sandbox.workspace / "file").touch()
+    (sandbox.path / "tmp").rmdir()
+    sandbox.path.chmod(0o500)
+    sandbox.empty_workspace()
+    assert (sandbox.path / "tmp").is_dir()
+    assert list(sandbox.workspace.iterdir()) == []
