@@ -119,7 +119,7 @@ class SandboxDirectory:
         self.copy_from(folder / "workspace" / FILES, folder / "tmp" / FILES, quota)
 
     def empty_workspace(self) -> None:
-        """Delete everything in workspace and tmp; recreate the workspace if it is missing or damaged. Raises OSError if
+        """Delete everything in workspace and tmp; recreate what is missing or damaged. Raises OSError if
         something cannot be deleted."""
         if not self.is_whole:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,6 +127,9 @@ class SandboxDirectory:
                 delete_tree(self.workspace)
                 self.workspace.mkdir(mode=0o700)
         empty_tree(self.workspace)
+        if not (self.path / "tmp").is_dir():
+            with self._unsealed():
+                (self.path / "tmp").mkdir(mode=0o700)
         empty_tree(self.path / "tmp")  # it counts against the quota, and nothing else empties it
         empty_tree(self.workspace)  # a running guest may have moved files there
 

@@ -211,3 +211,14 @@ def test_a_runtime_folder_of_others_loses_nothing(tmp_path: Path) -> None:
         os.utime(folder / "lock", (0, 0))
     with open_home(tmp_path / "home", tmp_path):
         assert (theirs.exists(), ended.exists()) == (True, False)
+
+
+def test_a_workspace_is_emptied_although_its_tmp_has_vanished(tmp_path: Path) -> None:
+    sandbox = SandboxDirectory(tmp_path / "sandbox")
+    sandbox.make()
+    (sandbox.workspace / "file").touch()
+    (sandbox.path / "tmp").rmdir()
+    sandbox.path.chmod(0o500)
+    sandbox.empty_workspace()
+    assert (sandbox.path / "tmp").is_dir()
+    assert list(sandbox.workspace.iterdir()) == []
