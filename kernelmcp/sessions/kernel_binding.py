@@ -140,8 +140,9 @@ class KernelBinding:
         if self._life.state is State.STARTING:
             self._life.note(Event.KERNEL_NOT_STARTED)
 
-    async def replace(self, *, files: bool) -> None:
-        """Switch to a fresh kernel, with `files` to an empty workspace too. If none is available, nothing changes."""
+    async def replace(self, *, files: bool, before_end: Callable[[], None]) -> None:
+        """Switch to a fresh kernel, with `files` to an empty workspace too. If none is available, nothing changes.
+        `before_end` is called just before the old kernel is ended."""
         async with self.files.lock:
             if not files:
                 self.files.check()
@@ -150,6 +151,7 @@ class KernelBinding:
                 # Steps that a full disk can refuse come before the end of the old kernel.
                 with self._discarding(fresh):
                     self.files.announce_move(fresh.sandbox)
+            before_end()
             old = self.kernel
             self.kill()
             if old is not None:

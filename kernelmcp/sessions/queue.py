@@ -101,6 +101,11 @@ class ExecutionQueue:
         return self.current is None and not self._queue
 
     @property
+    def unfinished(self) -> list[Execution]:
+        """The waiting executions, then the running one."""
+        return [*self._queue, *([self.current] if self.current else [])]
+
+    @property
     def first(self) -> Execution | None:
         """The running execution, or else the next one."""
         return self.current or (self._queue[0] if self._queue else None)
@@ -383,16 +388,17 @@ class ExecutionQueue:
 
     def interrupt_all(self) -> None:
         """Interrupt the running execution, and cancel the waiting ones."""
-        for execution in [*self._queue, *([self.current] if self.current else [])]:
+        for execution in self.unfinished:
             self.interrupt(execution)
 
-    def cancel_all(self, *, files_deleted: bool = False) -> None:
-        """Cancel the waiting executions, and mark the running one as interrupted: its kernel is about to end, and
+    def cancel(self, executions: list[Execution], *, files_deleted: bool = False) -> None:
+        """Cancel those of these that wait, and mark the running one as interrupted: its kernel is about to end, and
         perhaps its files are deleted too."""
-        for execution in [*self._queue, *([self.current] if self.current else [])]:
+        for execution in executions:
+            if execution.done.is_set():
+                continue
             execution.files_deleted = files_deleted
             if execution is not self.current or execution.started is None:
                 self.interrupt(execution)
             elif execution.interruption is None:
                 execution.interruption = "interrupted"
-        self._queue.clear()

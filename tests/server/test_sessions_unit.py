@@ -1,0 +1,61 @@
+"""Cells and kernels of a session at the moments when a reset, a stop or a deletion comes between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kernelmcp.errors import KernelStartFailed
+from kernelmcp.sessions.registry import Registry
+from kernelmcp.sessions.session import Session
+
+from .fake_kernels import CALLER, LONG, FakePool, opened, settings_of
+
+pytestmark = pytest.mark.anyio
+Opened = tuple[Registry, FakePool, Session]
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Opened]:
+    with anyio.fail_after(20):
+        async with opened(settings_of(tmp_path)) as (registry, pool):
+            session, _ = await registry.find_or_create(CALLER, "s")
+            yield registry, pool, session
+
+
+async def settled() -> None:
+    """The loop has done what it can do now."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_a_reset_that_fails_leaves_the_cells_as_they_are(one: Opened) -> None:
+    _, pool, session = one
+    running, waiting = session.submit(LONG), session.submit("1")
+    await settled()
+    pool.is_full = True
+    with pytest.raises(KernelStartFailed):
+        await session.reset(variables=True, files=True)
+    assert (running.interruption, running.files_deleted, waiting.done.is_set()) == (None, False, False)
+    assert session.queue.interrupt(running)
+    await waiting.done.wait()
+    assert (running.status, waiting.status) == ("interrupted", "ok")
+
+
+async def test_a_reset_cancels_the_cells_that_came_before_it_and_no_others(one: Opened) -> None:
+    _, pool, session = one
+    running, waiting = session.submit(LONG), session.submit("1")
+    await settled()
+    pool.gate.clear()
+    reset = asyncio.ensure_future(session.reset(variables=True, files=False))
+    await settled()
+    later = session.submit("2")
+    pool.gate.set()
+    await reset
+    await later.done.wait()
+    assert [each.status for each in (running, waiting, later)] == ["interrupted", "interrupted", "ok"]
+    assert session.kernel is not None
