@@ -55,7 +55,7 @@ class FakeKernel:
 
     def fail(self, reason: str) -> None:
         self.lives = False
-        self.ended.set()
+        asyncio.get_running_loop().call_later(0.01, self.ended.set)  # its last messages are on their way
         if self.waits is not None and not self.waits.done():
             self.waits.set_exception(KernelDied(reason))
 

@@ -59,3 +59,17 @@ async def test_a_reset_cancels_the_cells_that_came_before_it_and_no_others(one: 
     await later.done.wait()
     assert [each.status for each in (running, waiting, later)] == ["interrupted", "interrupted", "ok"]
     assert session.kernel is not None
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_call_that_waits_gets_the_output_of_a_cell_that_a_stop_ends(one: Opened, is_deleted: bool) -> None:
+    registry, _, session = one
+    execution = session.submit(LONG)
+    execution.callers = 1
+    await settled()
+    await (registry.destroy(session) if is_deleted else session.stop())
+    assert (execution.status, len(execution.outputs.displays)) == ("interrupted", 1)
+    execution.callers = 0
+    if not is_deleted:
+        session.executions.trim(stopped=True)
+        assert list(session.executions) == []
