@@ -188,6 +188,10 @@ class ExecutionQueue:
             try:
                 if not execution.done.is_set():
                     await self._run_one(execution)
+            except asyncio.CancelledError:
+                if execution.interruption is not None and not execution.done.is_set():
+                    execution.finish_unstarted()  # it had been cancelled, and waited for its turn
+                raise
             except Exception:
                 log.exception("execution failed", session=self._record.session_id)
                 if not execution.done.is_set():

@@ -73,3 +73,16 @@ async def test_a_call_that_waits_gets_the_output_of_a_cell_that_a_stop_ends(one:
     if not is_deleted:
         session.executions.trim(stopped=True)
         assert list(session.executions) == []
+
+
+async def test_a_deleted_session_leaves_no_cell_that_waits_for_its_turn_behind_others(one: Opened) -> None:
+    registry, _, session = one
+    await session.submit("1").done.wait()
+    session.queue.persons.idle.clear()
+    waiting = session.submit("2")
+    await settled()
+    deletion = asyncio.ensure_future(registry.destroy(session))
+    stop = asyncio.ensure_future(session.stop_if_idle(must_end=True))
+    await asyncio.gather(deletion, stop)
+    assert waiting.status == "interrupted"
+    assert not session.place.exists()
