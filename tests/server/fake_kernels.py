@@ -26,19 +26,20 @@ PICTURE = {"data": {"image/png": "A" * 5_000_000}, "metadata": dict[str, Any]()}
 
 
 class FakeKernel:
-    """Runs each cell at once, and `LONG` until it is interrupted."""
+    """Runs each cell at once, and those in `long` until it is interrupted."""
 
     def __init__(self) -> None:
         self.ended, self.lives, self.pid = asyncio.Event(), True, 0
         self.connection = SimpleNamespace(listener=None)
         self.cells: list[str] = []
+        self.long = {LONG}
         self.waits: asyncio.Future[dict[str, Any]] | None = None
 
     async def execute(self, code: str, on_output: Any, **_: Any) -> dict[str, Any]:
         self.cells.append(code)
         if on_output is not None:
             on_output("execute_input", {})
-        if code != LONG:
+        if code not in self.long:
             return {"content": {"status": "ok", "execution_count": len(self.cells)}}
         if on_output is not None:
             on_output("display_data", PICTURE)

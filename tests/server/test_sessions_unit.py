@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
 
 from kernelmcp.errors import KernelStartFailed
+from kernelmcp.files.workspace import Quota
+from kernelmcp.sessions.installed_packages import Package
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 
-from .fake_kernels import CALLER, LONG, FakePool, opened, settings_of
+from .fake_kernels import CALLER, LONG, FakeKernel, FakePool, opened, settings_of
 
 pytestmark = pytest.mark.anyio
 Opened = tuple[Registry, FakePool, Session]
@@ -86,3 +89,42 @@ async def test_a_deleted_session_leaves_no_cell_that_waits_for_its_turn_behind_o
     await asyncio.gather(deletion, stop)
     assert waiting.status == "interrupted"
     assert not session.place.exists()
+
+
+async def test_packages_whose_installation_was_cancelled_are_installed_before_the_next_cell(one: Opened) -> None:
+    _, _, session = one
+    session.record.packages = [Package(name="numpy", version="1.0")]
+    await settled()  # it has its kernel
+    kernel = cast("FakeKernel", session.kernel)
+    install = "%pip install --no-deps numpy==1.0"
+    kernel.long = {install}
+    first = session.submit("1")
+    await settled()
+    assert session.queue.interrupt(first)
+    await first.done.wait()
+    kernel.long = set()
+    await session.submit("2").done.wait()
+    assert (first.status, kernel.cells) == ("interrupted", [install, install, "2"])
+
+
+async def test_a_cell_that_is_cancelled_while_its_quota_is_measured_is_not_sent(
+    one: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, session = one
+    await session.submit("1").done.wait()
+    measures, go_on = asyncio.Event(), asyncio.Event()
+    measured = session.files.quota
+
+    async def quota() -> Quota:
+        measures.set()
+        await go_on.wait()
+        return await measured()
+
+    monkeypatch.setattr(session.files, "quota", quota)
+    cancelled = session.submit("2")
+    await measures.wait()
+    assert session.queue.interrupt(cancelled)
+    assert cancelled.grace_timer is None
+    go_on.set()
+    await cancelled.done.wait()
+    assert (cancelled.status, cast("FakeKernel", session.kernel).cells) == ("interrupted", ["1"])
