@@ -78,10 +78,11 @@ class FakePool:
         return PooledKernel(cast("Any", FakeKernel()), self._home.new_sandbox())
 
 
-def settings_of(folder: Path) -> Settings:
+def settings_of(folder: Path, **sections: Any) -> Settings:
     config = {
         "server": {"home": folder / "home", "runtime": folder / "run"},
         "sessions": {"hibernate": False, "automatic_checkpoints": 0},
+        **sections,
     }
     return Settings(Values(config=Config.model_validate(config)))
 

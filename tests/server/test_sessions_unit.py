@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
 
 from kernelmcp.errors import KernelStartFailed
+from kernelmcp.files.home import open_home
 from kernelmcp.files.workspace import Quota
+from kernelmcp.kernel.pool import Pool
+from kernelmcp.mcp_server.assemble import open_server
 from kernelmcp.sessions.installed_packages import Package
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
@@ -128,3 +132,15 @@ async def test_a_cell_that_is_cancelled_while_its_quota_is_measured_is_not_sent(
     go_on.set()
     await cancelled.done.wait()
     assert (cancelled.status, cast("FakeKernel", session.kernel).cells) == ("interrupted", ["1"])
+
+
+async def test_a_server_that_is_opened_again_has_its_sessions_and_takes_changed_settings_over(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    for _ in range(2):
+        with open_home(settings.home, settings.config.server.runtime) as home:
+            async with open_server(settings, home, cast("Pool", FakePool(home))) as app:
+                session, _ = await app.registry.find_or_create(CALLER, "s")
+                await session.submit("1").done.wait()
+    values = settings_of(tmp_path, shell={"commands": {"rm *": "deny"}})._values
+    settings.sources = cast("Any", SimpleNamespace(read=lambda: values))
+    assert settings.reload()[0] == ["shell.commands"]
