@@ -140,7 +140,8 @@ async def test_a_server_that_is_opened_again_has_its_sessions_and_takes_changed_
         with open_home(settings.home, settings.config.server.runtime) as home:
             async with open_server(settings, home, cast("Pool", FakePool(home))) as app:
                 session, _ = await app.registry.find_or_create(CALLER, "s")
-                await session.submit("1").done.wait()
+                await (cell := session.submit("1")).done.wait()
+                assert cell.status == "ok"
     values = settings_of(tmp_path, shell={"commands": {"rm *": "deny"}})._values
     settings.sources = cast("Any", SimpleNamespace(read=lambda: values))
     assert settings.reload()[0] == ["shell.commands"]
