@@ -11,6 +11,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from kernelmcp.config.settings import Values
 from kernelmcp.errors import KernelStartFailed
 from kernelmcp.files.home import open_home
 from kernelmcp.files.workspace import Quota
@@ -142,6 +143,6 @@ async def test_a_server_that_is_opened_again_has_its_sessions_and_takes_changed_
                 session, _ = await app.registry.find_or_create(CALLER, "s")
                 await (cell := session.submit("1")).done.wait()
                 assert cell.status == "ok"
-    values = settings_of(tmp_path, shell={"commands": {"rm *": "deny"}})._values
+    values = Values(config=settings_of(tmp_path, shell={"commands": {"rm *": "deny"}}).config)
     settings.sources = cast("Any", SimpleNamespace(read=lambda: values))
     assert settings.reload()[0] == ["shell.commands"]
