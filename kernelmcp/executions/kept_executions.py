@@ -22,7 +22,8 @@ STOPPED_BYTES = 4 * 1024 * 1024
 
 
 class KeptExecutions:
-    """The executions of one session by id, oldest first. Those that have not ended are always kept."""
+    """The executions of one session by id, oldest first. Those that have not ended, or whose result a call is about to
+    get, are always kept."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._settings = settings
@@ -85,7 +86,7 @@ class KeptExecutions:
                 break
             size = self._sizes.get(execution.id) or growing[execution.id]
             count, memory, disk = count - 1, memory - size[0], disk - size[1]
-            if execution.done.is_set() and execution is not spared:
+            if execution.done.is_set() and execution is not spared and not execution.callers:
                 forgotten.append(execution)
         for execution in forgotten:
             self._forget(execution)
@@ -114,7 +115,7 @@ class KeptExecutions:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _forget(self, execution: Execution) -> None:
-        if execution.fold is not None:
+        if execution.fold is not None and not execution.callers:
             execution.fold.close()
         self._unsettle(execution.id)
         self._growing.pop(execution.id, None)

@@ -115,7 +115,7 @@ class Pool:
     def _drop_unusable(self) -> None:
         """End the warm kernels that have died, or whose settings have changed since."""
         for found in list(self._warm):
-            if found.kernel.ended.is_set() or not self._is_current(found):
+            if not found.kernel.lives or not self._is_current(found):
                 self._warm.remove(found)
                 self._tasks.start_soon(_discard, found)
 

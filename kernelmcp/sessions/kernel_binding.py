@@ -91,7 +91,7 @@ class KernelBinding:
         in the next guest does not report it again."""
         self.went_back_to: str | None = None
         """The name of the checkpoint that the kernel began with, if the session went back to it."""
-        self._packages_missing = False
+        self.packages_missing = False
         """The kernel is fresh: the session's packages are not installed in it yet."""
 
     @property
@@ -140,8 +140,9 @@ class KernelBinding:
         if self._life.state is State.STARTING:
             self._life.note(Event.KERNEL_NOT_STARTED)
 
-    async def replace(self, *, files: bool) -> None:
-        """Switch to a fresh kernel, with `files` to an empty workspace too. If none is available, nothing changes."""
+    async def replace(self, *, files: bool, before_end: Callable[[], None]) -> None:
+        """Switch to a fresh kernel, with `files` to an empty workspace too. If none is available, nothing changes.
+        `before_end` is called just before the old kernel is ended."""
         async with self.files.lock:
             if not files:
                 self.files.check()
@@ -150,6 +151,7 @@ class KernelBinding:
                 # Steps that a full disk can refuse come before the end of the old kernel.
                 with self._discarding(fresh):
                     self.files.announce_move(fresh.sandbox)
+            before_end()
             old = self.kernel
             self.kill()
             if old is not None:
@@ -295,7 +297,7 @@ class KernelBinding:
         self.variables.kernel_began()
         self._saver.forget()
         self.losses_said = set()
-        self._packages_missing = True
+        self.packages_missing = True
         self._want_kernel()
         self._life.note(Event.KERNEL_READY)
         self.files.note_live(live=True)
@@ -348,7 +350,7 @@ class KernelBinding:
     async def restore_packages(self, kernel: Kernel) -> str | None:
         """Reinstall the session's packages in a fresh kernel, before a cell. Returns a warning for the cell's stderr if
         that failed."""
-        missing, self._packages_missing = self._packages_missing, False
+        missing, self.packages_missing = self.packages_missing, False
         return await restore(kernel, self._record.packages) if missing and self._record.packages else None
 
     def note_packages(self, content: dict[str, Any]) -> None:

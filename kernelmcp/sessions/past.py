@@ -243,7 +243,7 @@ class Past:
                 checkpoint = source.checkpoints.find(name, argument="from_checkpoint") if name is not None else None
                 return await self._become(source, checkpoint)
         except BaseException:
-            self._queue.cancel_all()  # a cell that waits would begin without the variables
+            self._queue.cancel(self._queue.unfinished)  # a cell that waits would begin without the variables
             raise
         finally:
             self._queue.turn.release()

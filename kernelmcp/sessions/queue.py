@@ -88,6 +88,8 @@ class ExecutionQueue:
         self._work = asyncio.Event()
         self._cancelled = asyncio.Event()
         """Set when the current execution is cancelled before it has begun."""
+        self._is_measuring = False
+        """The current execution has begun, and its kernel has got nothing for it yet."""
         self._scope = anyio.CancelScope()
         self._ended = asyncio.Event()
 
@@ -99,6 +101,11 @@ class ExecutionQueue:
     def is_empty(self) -> bool:
         """True if nothing runs or waits."""
         return self.current is None and not self._queue
+
+    @property
+    def unfinished(self) -> list[Execution]:
+        """The waiting executions, then the running one."""
+        return [*self._queue, *([self.current] if self.current else [])]
 
     @property
     def first(self) -> Execution | None:
@@ -183,6 +190,10 @@ class ExecutionQueue:
             try:
                 if not execution.done.is_set():
                     await self._run_one(execution)
+            except asyncio.CancelledError:
+                if execution.interruption is not None and not execution.done.is_set():
+                    execution.finish_unstarted()  # it had been cancelled, and waited for its turn
+                raise
             except Exception:
                 log.exception("execution failed", session=self._record.session_id)
                 if not execution.done.is_set():
@@ -262,11 +273,13 @@ class ExecutionQueue:
     async def _run_with(self, kernel: Kernel, execution: Execution, limit: asyncio.TimerHandle) -> None:
         reply = None
         try:
-            await self._restore_packages(kernel, execution)
+            limits = await self._limits(execution)
+            if execution.interruption is None:
+                await self._restore_packages(kernel, execution)
             if execution.interruption is not None:
                 execution.finish_interrupted()
                 return
-            reply = await self._send(kernel, execution)
+            reply = await self._send(kernel, execution, limits)
             limit.cancel()
             self.binding.note_image(reply)
             if paths := changed_paths(reply):
@@ -297,12 +310,32 @@ class ExecutionQueue:
         execution.interruptible = True
         try:
             await self._owner.before_cell(kernel)
-            if note := await self.binding.restore_packages(kernel):
+            note = await self.binding.restore_packages(kernel)
+            if execution.interruption is not None:
+                self.binding.packages_missing = True  # the next cell tries again
+            elif note:
                 execution.hear("stream", {"name": "stderr", "text": note})
         finally:
             execution.interruptible = False
 
-    async def _send(self, kernel: Kernel, execution: Execution) -> dict[str, Any]:
+    async def _limits(self, execution: Execution) -> dict[str, Any]:
+        """The limits that are sent with each request, so that a changed one applies to the next execution
+        (docs/design.md 3)."""
+        self._is_measuring = True
+        try:
+            quota = await self.binding.files.quota()
+        finally:
+            self._is_measuring = False
+        return {
+            "kernelmcp": {
+                "cpu_seconds": self._settings.policy.cpu_seconds,
+                "workspace_bytes": quota.max_bytes,
+                "max_files": quota.max_files,
+                "views": execution.viewed is not None,
+            }
+        }
+
+    async def _send(self, kernel: Kernel, execution: Execution, limits: dict[str, Any]) -> dict[str, Any]:
         def on_output(kind: str, content: dict[str, Any]) -> None:
             if kind == "execute_input":
                 # Interrupts use another channel: one sent before the cell began may have had no effect.
@@ -316,16 +349,6 @@ class ExecutionQueue:
                     self.binding.note_packages(content)
                 execution.hear(kind, content)
 
-        # Sent with each request, so that a changed limit applies to the next execution (docs/design.md 3).
-        quota = await self.binding.files.quota()
-        limits = {
-            "kernelmcp": {
-                "cpu_seconds": self._settings.policy.cpu_seconds,
-                "workspace_bytes": quota.max_bytes,
-                "max_files": quota.max_files,
-                "views": execution.viewed is not None,
-            }
-        }
         return await kernel.execute(
             execution.code,
             on_output,
@@ -353,7 +376,7 @@ class ExecutionQueue:
             execution.finish_unstarted()
         elif execution.started is None:
             self._cancelled.set()
-        elif not waits and (kernel := self.binding.kernel) is not None:
+        elif not waits and not self._is_measuring and (kernel := self.binding.kernel) is not None:
             self._interrupt(execution, kernel)
         return True
 
@@ -383,16 +406,17 @@ class ExecutionQueue:
 
     def interrupt_all(self) -> None:
         """Interrupt the running execution, and cancel the waiting ones."""
-        for execution in [*self._queue, *([self.current] if self.current else [])]:
+        for execution in self.unfinished:
             self.interrupt(execution)
 
-    def cancel_all(self, *, files_deleted: bool = False) -> None:
-        """Cancel the waiting executions, and mark the running one as interrupted: its kernel is about to end, and
+    def cancel(self, executions: list[Execution], *, files_deleted: bool = False) -> None:
+        """Cancel those of these that wait, and mark the running one as interrupted: its kernel is about to end, and
         perhaps its files are deleted too."""
-        for execution in [*self._queue, *([self.current] if self.current else [])]:
+        for execution in executions:
+            if execution.done.is_set():
+                continue
             execution.files_deleted = files_deleted
             if execution is not self.current or execution.started is None:
                 self.interrupt(execution)
             elif execution.interruption is None:
                 execution.interruption = "interrupted"
-        self._queue.clear()

@@ -264,13 +264,14 @@ class Session:
 
     async def _replace_kernel(self, *, files: bool) -> None:
         async with self.queue.turn:
-            self.queue.cancel_all(files_deleted=files)
+            cancel = partial(self.queue.cancel, self.queue.unfinished, files_deleted=files)
             if self.queue.binding.kernel is not None:
-                await self.queue.binding.replace(files=files)
+                await self.queue.binding.replace(files=files, before_end=cancel)
                 return
             if files:
                 await self.files.empty()
                 self.record.packages = []  # as a reset with a kernel does
+            cancel()
             self.queue.binding.variables.reset()
             self.files.save_record()
 
@@ -303,7 +304,7 @@ class Session:
 
     async def _end_kernel(self, *, save: bool, files_deleted: bool = False) -> bool:
         async with self.queue.turn:
-            self.queue.cancel_all(files_deleted=files_deleted)
+            self.queue.cancel(self.queue.unfinished, files_deleted=files_deleted)
             return await self.queue.binding.stop(save=save)
 
     async def destroy(self, *, is_taken: bool = False) -> None:

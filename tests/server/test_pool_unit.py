@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -65,3 +66,19 @@ async def test_who_no_longer_waits_leaves_the_kernel_to_the_next() -> None:
         assert len(pool.started) == 1
         assert pool.come(0) is await second
         tasks.cancel_scope.cancel()
+
+
+async def test_a_warm_kernel_whose_process_has_just_ended_is_not_handed_out() -> None:
+    class Current(Pool):
+        def _is_current(self, found: PooledKernel) -> bool:
+            return True
+
+    async with anyio.create_task_group() as tasks:
+        pool = Current(Settings(), cast("Home", None), cast("Any", None), cast("Forks", None), tasks)
+        ended = asyncio.Event()  # set later: its last messages are on their way
+        for lives in (False, True):
+            kernel = SimpleNamespace(lives=lives, ended=ended, kill=lambda: None)
+            sandbox = SimpleNamespace(delete=lambda: None)
+            pool._warm.append(PooledKernel(cast("Any", kernel), cast("Any", sandbox)))
+        assert (await pool.take("medium")).kernel.lives
+        ended.set()

@@ -78,3 +78,15 @@ async def test_only_a_kernel_process_says_that_it_is_busy(saved: Saved, tmp_path
     saved.forget()
     assert not await saved.save(cast("Kernel", SimpleNamespace(save_state=save_state)), 1000)
     assert saved.is_busy is is_busy
+
+
+async def test_what_is_saved_already_is_there_while_it_is_saved_again(saved: Saved) -> None:
+    """The record may be written meanwhile, and the server killed."""
+    seen: list[bool] = []
+
+    async def save_state(*_: object) -> dict[str, Any]:
+        seen.append(saved.exist)
+        return {"content": {"status": "error", "reasons": ["no"]}}
+
+    assert await saved.save(cast("Kernel", SimpleNamespace(save_state=save_state)), 1000)
+    assert (seen, saved.exist) == ([True], True)

@@ -77,16 +77,15 @@ class SavedVariables:
     async def save(self, kernel: Kernel, max_bytes: int) -> bool:
         """Save the variables of a kernel that is about to end. False if that is impossible; the record has the reasons.
         The caller writes the record."""
-        had_state = self.exist
-        self._record.has_state, self._record.why_lost, self.has_no_room, self.is_busy = False, [], False, False
+        self._record.why_lost, self.has_no_room, self.is_busy = [], False, False
         if not self._enabled:
+            self._record.has_state = False
             return False
         try:
             found, _ = await save_state(kernel, self.home, self.file, self._record, max_bytes, {})
             self.note(found.number)
         except StateNotSaved as exc:
-            if had_state:  # what was saved after the last cell is better than nothing
-                self._record.has_state = True
+            if self.exist:  # what was saved after the last cell is better than nothing
                 return True
             log.warning("variables are not saved", session=self._record.session_id, reasons=exc.reasons)
             self._record.why_lost, self.has_no_room, self.is_busy = exc.reasons, exc.is_full, exc.is_busy

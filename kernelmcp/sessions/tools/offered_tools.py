@@ -75,6 +75,8 @@ class OfferedTools(Observer):
         background.start(self._tasks, "looking for skills", self._look_for_skills)
 
     def _open_soon(self) -> None:
+        if self._tasks.cancel_scope.cancel_called:
+            return  # the server has ended; another one may use these settings
         if (self.configured or self._settings.config.shell.commands) and not self._is_opening:
             self._open()
 

@@ -1,0 +1,148 @@
+"""Cells and kernels of a session at the moments when a reset, a stop or a deletion comes between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from kernelmcp.config.settings import Values
+from kernelmcp.errors import KernelStartFailed
+from kernelmcp.files.home import open_home
+from kernelmcp.files.workspace import Quota
+from kernelmcp.kernel.pool import Pool
+from kernelmcp.mcp_server.assemble import open_server
+from kernelmcp.sessions.installed_packages import Package
+from kernelmcp.sessions.registry import Registry
+from kernelmcp.sessions.session import Session
+
+from .fake_kernels import CALLER, LONG, FakeKernel, FakePool, opened, settings_of
+
+pytestmark = pytest.mark.anyio
+Opened = tuple[Registry, FakePool, Session]
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Opened]:
+    with anyio.fail_after(20):
+        async with opened(settings_of(tmp_path)) as (registry, pool):
+            session, _ = await registry.find_or_create(CALLER, "s")
+            yield registry, pool, session
+
+
+async def settled() -> None:
+    """The loop has done what it can do now."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_a_reset_that_fails_leaves_the_cells_as_they_are(one: Opened) -> None:
+    _, pool, session = one
+    running, waiting = session.submit(LONG), session.submit("1")
+    await settled()
+    pool.is_full = True
+    with pytest.raises(KernelStartFailed):
+        await session.reset(variables=True, files=True)
+    assert (running.interruption, running.files_deleted, waiting.done.is_set()) == (None, False, False)
+    assert session.queue.interrupt(running)
+    await waiting.done.wait()
+    assert (running.status, waiting.status) == ("interrupted", "ok")
+
+
+async def test_a_reset_cancels_the_cells_that_came_before_it_and_no_others(one: Opened) -> None:
+    _, pool, session = one
+    running, waiting = session.submit(LONG), session.submit("1")
+    await settled()
+    pool.gate.clear()
+    reset = asyncio.ensure_future(session.reset(variables=True, files=False))
+    await settled()
+    later = session.submit("2")
+    pool.gate.set()
+    await reset
+    await later.done.wait()
+    assert [each.status for each in (running, waiting, later)] == ["interrupted", "interrupted", "ok"]
+    assert session.kernel is not None
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_a_call_that_waits_gets_the_output_of_a_cell_that_a_stop_ends(one: Opened, is_deleted: bool) -> None:
+    registry, _, session = one
+    execution = session.submit(LONG)
+    execution.callers = 1
+    await settled()
+    await (registry.destroy(session) if is_deleted else session.stop())
+    assert (execution.status, len(execution.outputs.displays)) == ("interrupted", 1)
+    execution.callers = 0
+    if not is_deleted:
+        session.executions.trim(stopped=True)
+        assert list(session.executions) == []
+
+
+async def test_a_deleted_session_leaves_no_cell_that_waits_for_its_turn_behind_others(one: Opened) -> None:
+    registry, _, session = one
+    await session.submit("1").done.wait()
+    session.queue.persons.idle.clear()
+    waiting = session.submit("2")
+    await settled()
+    deletion = asyncio.ensure_future(registry.destroy(session))
+    stop = asyncio.ensure_future(session.stop_if_idle(must_end=True))
+    await asyncio.gather(deletion, stop)
+    assert waiting.status == "interrupted"
+    assert not session.place.exists()
+
+
+async def test_packages_whose_installation_was_cancelled_are_installed_before_the_next_cell(one: Opened) -> None:
+    _, _, session = one
+    session.record.packages = [Package(name="numpy", version="1.0")]
+    await settled()  # it has its kernel
+    kernel = cast("FakeKernel", session.kernel)
+    install = "%pip install --no-deps numpy==1.0"
+    kernel.long = {install}
+    first = session.submit("1")
+    await settled()
+    assert session.queue.interrupt(first)
+    await first.done.wait()
+    kernel.long = set()
+    await session.submit("2").done.wait()
+    assert (first.status, kernel.cells) == ("interrupted", [install, install, "2"])
+
+
+async def test_a_cell_that_is_cancelled_while_its_quota_is_measured_is_not_sent(
+    one: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, session = one
+    await session.submit("1").done.wait()
+    measures, go_on = asyncio.Event(), asyncio.Event()
+    measured = session.files.quota
+
+    async def quota() -> Quota:
+        measures.set()
+        await go_on.wait()
+        return await measured()
+
+    monkeypatch.setattr(session.files, "quota", quota)
+    cancelled = session.submit("2")
+    await measures.wait()
+    assert session.queue.interrupt(cancelled)
+    assert cancelled.grace_timer is None
+    go_on.set()
+    await cancelled.done.wait()
+    assert (cancelled.status, cast("FakeKernel", session.kernel).cells) == ("interrupted", ["1"])
+
+
+async def test_a_server_that_is_opened_again_has_its_sessions_and_takes_changed_settings_over(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    for _ in range(2):
+        with open_home(settings.home, settings.config.server.runtime) as home:
+            async with open_server(settings, home, cast("Pool", FakePool(home))) as app:
+                session, _ = await app.registry.find_or_create(CALLER, "s")
+                await (cell := session.submit("1")).done.wait()
+                assert cell.status == "ok"
+    values = Values(config=settings_of(tmp_path, shell={"commands": {"rm *": "deny"}}).config)
+    settings.sources = cast("Any", SimpleNamespace(read=lambda: values))
+    assert settings.reload()[0] == ["shell.commands"]
