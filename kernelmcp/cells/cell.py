@@ -72,6 +72,8 @@ class Outputs:
     result: str | None = None
     result_chars: int = 0
     """The length of the whole result; `result` is its beginning if the object was not kept."""
+    result_number: int | None = None
+    """The number of the display that `result` is the text of: the cell's last result, if it was kept."""
     execution_count: int | None = None
     clears: int = 0
     """How often the outputs were cleared."""
@@ -96,9 +98,9 @@ class Outputs:
         return self.stdout if name == "stdout" else self.stderr
 
     def rich_displays(self) -> Iterator[tuple[int, Display]]:
-        """Displayed objects with their numbers, but not a result that is only text: `result` has that."""
+        """Displayed objects with their numbers, but not the last result if it is only text: `result` has that."""
         for number, display in enumerate(self.displays):
-            if display.kind == "display_data" or display.data.keys() - {"text/plain"}:
+            if number != self.result_number or display.data.keys() - {"text/plain"}:
                 yield number, display
 
     # -- events -------------------------------------------------------------------------------------------------
@@ -122,7 +124,7 @@ class Outputs:
             case ["error", str() as name, str() as value, str() as traceback]:
                 self.error = GuestError(name, value, traceback)
             case ["head", str() as text, int() as chars]:
-                self.result, self.result_chars = text, chars
+                self.result, self.result_chars, self.result_number = text, chars, None
             case ["dropped", int() as displays, int() as types]:
                 self.dropped_displays += displays
                 self.dropped_types += types
@@ -146,12 +148,13 @@ class Outputs:
     def _show(self, display: Display) -> None:
         self.held += display.weight
         self.segments.append(Segment(None, len(self.displays), 0))
-        self.displays.append(display)
         if display.kind == "execute_result":
+            self.result_number = len(self.displays)
             text = display.data.get("text/plain")
             # The same string: it takes no more memory.
             self.result = text if isinstance(text, str) else None
             self.result_chars = len(self.result or "")
+        self.displays.append(display)
 
     def _clear(self) -> None:
         """Delete the cell's output so far, as a notebook does."""
@@ -160,7 +163,7 @@ class Outputs:
         self.stderr.clear()
         self.displays.clear()
         self.segments.clear()
-        self.result, self.result_chars = None, 0
+        self.result, self.result_chars, self.result_number = None, 0, None
         self.held = 0
 
     def close(self) -> None:

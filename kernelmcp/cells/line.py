@@ -30,6 +30,9 @@ VALUE_NOT_KEPT = "[this value was too large to be kept with the transcript]"
 NOT_KEPT = "[this output was too large to be kept with the transcript]"
 # A line may claim any number for a display.
 MAX_PLACES = 10_000
+# A record does not know the revisions of its displays. Its own begin beyond those of any running cell, so that all of
+# them are new to a client whose cursor is of the time when the cell ran.
+FIRST_REVISION = 10**12
 _CUTTABLE = ("text/plain", "text/markdown")
 # In nbformat, only these may contain other values than text.
 _JSON_TYPE = re.compile(r"application/(.*\+)?json")
@@ -59,7 +62,7 @@ def from_line(line: bytes) -> tuple[str, dict[str, Any], Outputs]:
     because the client has them in URIs."""
     cell = event.parsed(line)
     facts = as_dict(as_dict(cell.get("metadata")).get("kernelmcp"))
-    outputs = Outputs()
+    outputs = Outputs(revision=FIRST_REVISION)
     count = cell.get("execution_count")
     outputs.execution_count = count if isinstance(count, int) else None
     places, notes = iter(as_list(facts.get("displays"))), as_list(facts.get("notes"))

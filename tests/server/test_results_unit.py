@@ -16,7 +16,8 @@ from kernelmcp.executions.recorded import from_line, to_line
 from kernelmcp.mcp_server.results.execution_result import to_result
 from kernelmcp.mcp_server.results.readable import text_of_html
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
-from kernelmcp.mcp_server.results.view import MAX_READ_BYTES, Cursor, without_overwritten
+from kernelmcp.mcp_server.results.view import MAX_READ_BYTES, Cursor, View, without_overwritten
+from kernelmcp.mcp_server.views.pages import page
 
 pytestmark = pytest.mark.anyio
 
@@ -119,6 +120,37 @@ async def test_new_output_of_which_only_the_end_is_read_says_so() -> None:
     found = re.search(r"([0-9,]+) of ([0-9,]+) characters left out: read_file", told)
     assert found is not None
     assert found[2] == f"{size - 1:,}"
+
+
+async def test_each_result_of_a_cell_is_told_and_the_last_one_is_its_result() -> None:
+    outputs = Outputs()
+    fold = Fold(outputs, Policy(), DisplayIds())
+    for text in ("'first'", "'second'", "'third'"):
+        fold.hear("execute_result", {"data": {"text/plain": text}, "execution_count": 1})
+    execution = Execution("s", "local", "code", 1, outputs, fold)
+    execution.finish("ok", None, state_lost=False)
+    structured = (await to_result(execution, 8_000, None)).structured_content
+    assert structured is not None
+    assert await text_of(execution) == "'first'\n'second'\n'third'"
+    assert structured["result"] == "'third'"
+    assert [one["uri"].rpartition("/")[2] for one in structured["outputs"]] == ["0", "1"]
+
+
+async def test_a_cursor_of_the_running_cell_shows_the_displays_of_its_record() -> None:
+    outputs = Outputs()
+    fold = Fold(outputs, Policy(), DisplayIds())
+    content = {"data": {"text/plain": "a bar"}, "transient": {"display_id": "bar"}}
+    for kind in ("display_data", "update_display_data", "update_display_data"):
+        fold.hear(kind, content)
+    execution = Execution("s", "local", "code", 1, outputs, fold)
+    cursor = View(execution).end
+    fold.hear("display_data", {"data": {"text/plain": "the end"}})
+    execution.finish("ok", None, state_lost=False)
+    assert await text_of(execution, cursor) == "the end"
+    recorded = from_line(to_line(execution), execution.id, "s", "local")
+    assert await text_of(recorded, cursor) == "a bar\nthe end"
+    assert [part["display"] for part in json.loads(page(recorded, cursor))["parts"]] == [0, 1]
+    assert View(recorded, Cursor.parse(str(View(recorded).end))).displays() == []
 
 
 async def test_a_damaged_picture_fits_nowhere_and_is_named() -> None:

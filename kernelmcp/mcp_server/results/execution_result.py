@@ -263,7 +263,7 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
         text: Any = readable(display.data, look_at_html=documents <= MAX_DOCUMENTS)
         if display.data.keys() & set(headers.IMAGE_TYPES) or not text:
             continue
-        if display.kind == "execute_result" and text == display.data.get("text/plain"):
+        if number == execution.outputs.result_number and text == display.data.get("text/plain"):
             continue  # it is already the result
         if budget < MIN_SHARE_CHARS:
             parts.append(f"[more was displayed than fits here: {uri(execution, f'outputs/{number}')} and following]")
