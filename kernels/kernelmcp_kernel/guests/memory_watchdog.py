@@ -1,5 +1,5 @@
 """Watches resident memory, of one process and of a session's guests together. It includes memory that no other cap
-counts: shared mappings and file caches.
+counts: shared mappings of files. Shared memory without a file, which may be held unseen, the filter refuses.
 
 The caps on private memory (RLIMIT_DATA) and on the wasm memory act first; this is the backstop that sees everything, a
 fraction of a second later.
@@ -27,10 +27,13 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryWatchdog:
-    """Calls `on_excess` with a reason, once, when process `pid` exceeds `max_mb` MiB. Runs until stopped."""
+    """Calls `on_excess` with a reason, once, when the child process `pid` exceeds `max_mb` MiB, or runs on without its
+    main thread, as the system then shows neither its memory nor its open files. Runs until stopped."""
 
     def __init__(self, pid: int, max_mb: int, on_excess: Callable[[str], None]) -> None:
+        self._pid = pid
         self._memory = ResidentMemory(pid)
+        self._was_hidden = False
         self._max_mb = max_mb
         self._on_excess = on_excess
         self._timer = _at_tick(_TICKS, self._look)
@@ -45,6 +48,12 @@ class MemoryWatchdog:
         if used > self._max_mb:
             self._on_excess(f"it was killed for memory: it had {used:,.0f} MB, and the limit is {self._max_mb:,} MB")
             return
+        # An ordinary end passes through this state, too.
+        is_hidden = self._memory.is_hidden and not _has_ended(self._pid)
+        if is_hidden and self._was_hidden:
+            self._on_excess("it was killed because its main thread had ended, so that its memory could not be seen")
+            return
+        self._was_hidden = is_hidden
         self._timer = _at_tick(_TICKS, self._look)
 
 
@@ -104,6 +113,9 @@ def _at_tick(ticks: int, look: Callable[[], None]) -> asyncio.TimerHandle:
 class ResidentMemory:
     """The resident memory of a process. It keeps its file open, which is of this process even if the id is reused."""
 
+    is_hidden = False
+    """True if the process had no memory at all when it was last read: its main thread has ended."""
+
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._fd = -1
@@ -120,8 +132,10 @@ class ResidentMemory:
         """In MiB; 0 if it cannot be read."""
         if sys.platform == "linux":
             try:
-                return int(os.pread(self._fd, 100, 0).split()[1]) * _PAGE_BYTES / _MIB
-            except (OSError, IndexError):
+                total, resident, *_ = map(int, os.pread(self._fd, 100, 0).split())
+                self.is_hidden = total == 0
+                return resident * _PAGE_BYTES / _MIB
+            except (OSError, ValueError):
                 return 0
         import psutil  # imported here because it takes 10 ms
 
@@ -129,6 +143,14 @@ class ResidentMemory:
             return psutil.Process(self._pid).memory_info().rss / _MIB
         except psutil.Error:
             return 0
+
+
+def _has_ended(pid: int) -> bool:
+    """True if all threads of the child process have ended."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it has been waited for
+        return True
 
 
 def resident_mb(pid: int) -> float:

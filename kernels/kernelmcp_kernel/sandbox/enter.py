@@ -62,6 +62,7 @@ def enter(policy: Policy, parent: int) -> None:
         _close_from(len(policy.descriptors))
     if "limits" not in off:
         _apply_limits(policy)
+        _go_first()
     path = ctypes.create_string_buffer(os.fsencode(policy.program[0]))
     if sys.platform == "linux":
         if off != frozenset(OS_LAYERS):
@@ -106,6 +107,16 @@ def _apply_limits(policy: Policy) -> None:
         _limit(resource.RLIMIT_CPU, policy.max_cpu_seconds)
 
 
+def _go_first() -> None:
+    """When the system is short of memory, it ends this process before others."""
+    try:
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    except OSError:  # no /proc
+        return
+    os.write(fd, b"1000")
+    os.close(fd)
+
+
 def _limit(kind: int, value: int) -> None:
     _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -126,10 +137,9 @@ def _strings(items: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
 
 
 def _drop_privileges(uid: int | None) -> None:
-    """Become `uid`, or stay root without a root's capabilities. With no_new_privs, execve cannot bring them back."""
-    if os.geteuid() != 0:
-        return
-    if uid is not None:
+    """Become `uid`, if this is root, and have no capabilities: neither a root's nor those that a service was given
+    (ambient ones, which an execve keeps). With no_new_privs, execve cannot bring them back."""
+    if uid is not None and os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)

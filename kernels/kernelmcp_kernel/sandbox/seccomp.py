@@ -28,8 +28,12 @@ _SET_MODE_FILTER, _GET_ACTION_AVAILABLE = 1, 2
 _NETWORK = {"x86_64": NETWORK_X86_64, "aarch64": NETWORK_AARCH64}
 _ADDRESS_FAMILIES = (2, 10)  # AF_INET, AF_INET6
 
-_CLONE_THREAD = 0x10000
+# CLONE_THREAD, CLONE_FILES, CLONE_FS: a thread that shares the table of descriptors, in which deleted files are found.
+_CLONE_FLAGS = (0x10000, 0x400, 0x200)
 _CLONE_NEW_NAMESPACES = 0x7E020080
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
+# SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU: a process is stopped while its files are counted.
+_STOP_SIGNALS = (18, 19, 20, 21, 22)
 
 # machine: numbers, AUDIT_ARCH, the number of seccomp(2)
 _MACHINES = {"x86_64": (X86_64, 0xC000003E, 317), "aarch64": (AARCH64, 0xC00000B7, 277)}
@@ -159,7 +163,8 @@ def _special_cases(
         code.load_argument(0)
         code.add(_JUMP_ANY_BIT, _CLONE_NEW_NAMESPACES, 0, 1)
         code.refuse(errno.EPERM)
-        code.require(_JUMP_ANY_BIT, _CLONE_THREAD, errno.EPERM)
+        for flag in _CLONE_FLAGS:
+            code.require(_JUMP_ANY_BIT, flag, errno.EPERM)
         code.answer(_ALLOW)
 
     def execve() -> None:
@@ -200,8 +205,9 @@ def _special_cases(
                 errno.ENOSYS
             ),  # its flags cannot be read by a filter; glibc falls back to clone
             "execve": execve,
-            "kill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
-            "tgkill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
+            "mmap": lambda: _map(code),
+            "kill": lambda: _signal(code, pid, 1),
+            "tgkill": lambda: _signal(code, pid, 2),
             "prlimit64": prlimit64,
             # Without a mode: it only allocates within the file, whose size is limited.
             "fallocate": lambda: code.allow_when_argument(1, (0,), errno.EOPNOTSUPP),
@@ -211,3 +217,24 @@ def _special_cases(
             "flock": lambda: code.answer(_ALLOW) if network else code.refuse(errno.ENOLCK),
         }
     )
+
+
+def _map(code: _Filter) -> None:
+    """No shared memory without a file: no limit counts it, and once it is unmapped the process is not seen to hold
+    it."""
+    code.load_argument(3)
+    code.add(_JUMP_ANY_BIT, _MAP_ANONYMOUS, 0, 2)
+    code.add(_JUMP_ANY_BIT, _MAP_SHARED, 0, 1)
+    code.refuse(errno.EPERM)
+    code.answer(_ALLOW)
+
+
+def _signal(code: _Filter, pid: int, index: int) -> None:
+    """A signal to this process, whose number is this argument; none that stops it or lets it go on."""
+    code.load_argument(0)
+    code.require(_JUMP_EQUAL, pid, errno.EPERM)
+    code.load_argument(index)
+    for number in _STOP_SIGNALS:
+        code.add(_JUMP_EQUAL, number, 0, 1)
+        code.refuse(errno.EPERM)
+    code.answer(_ALLOW)

@@ -281,6 +281,23 @@ def clone_process(t):
     return reach(56, 220, 0x800, 0, 0, 0, 0)  # CLONE_SIGHAND alone, which makes no sense and no process
 
 
+def clone_table(t):
+    """clone without CLONE_FILES"""
+    return reach(56, 220, 0x10000, 0, 0, 0, 0)  # without CLONE_SIGHAND no system does it
+
+
+def anonymous_memory(t):
+    """mmap of shared memory without a file"""
+    call(9, 222, 0, 1 << 20, 3, 0x21, -1, 0)
+    return "BREACH: memory that no limit counts"
+
+
+def continue_itself(t):
+    """SIGCONT to itself"""
+    os.kill(os.getpid(), 18)
+    return "BREACH: it cannot be stopped"
+
+
 def clone3(t):
     """clone3"""
     return reach(435, 435, 0, 0)
