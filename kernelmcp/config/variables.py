@@ -126,7 +126,8 @@ def _value(name: str, key: Key, text: str) -> Any:
         raise ConfigurationError(f"{name}: {'.'.join(key[1:])}: is empty", "Give it a value, or unset it.")
     kinds = _kinds(key)
     is_text = bool(kinds) and all(kind in (str, SecretStr, Path) for kind in kinds)
-    for parse in (_quoted,) if is_text else (_toml, _json, *([_items] if list in map(get_origin, kinds) else [])):
+    is_list = any(get_origin(kind) is list for kind in kinds)
+    for parse in (_quoted,) if is_text else (_toml, _json, _items) if is_list else (_toml, _json):
         try:
             return parse(text)
         except (ValueError, RecursionError):

@@ -68,8 +68,8 @@ def return_value(expressions: Any) -> Any:
             )
         value = json.loads(base64.b64decode(text, validate=True), parse_constant=_no_constant)
         _check_depth(value, MAX_DEPTH)
-        # Encoding fails for a lone surrogate, which no client could receive; and a number may become longer.
-        if len(json.dumps(value, ensure_ascii=False).encode()) > MAX_RETURN_BYTES:
+        # Encoding fails for a lone surrogate and for 1e999, which no client could receive. A number may become longer.
+        if len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode()) > MAX_RETURN_BYTES:
             raise NoReturnValue("ReturnValueTooLarge", "the value of handler(event, context) is too large")
         return value
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as exc:

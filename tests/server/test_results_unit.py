@@ -11,6 +11,7 @@ from kernelmcp.cells.cell import Outputs
 from kernelmcp.cells.fold import DisplayIds, Fold
 from kernelmcp.cells.line import NOT_KEPT
 from kernelmcp.config.models import Policy
+from kernelmcp.executions import handler_call
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.recorded import from_line, to_line
 from kernelmcp.mcp_server.results.execution_result import to_result
@@ -167,6 +168,12 @@ def test_a_number_that_json_does_not_have_is_null() -> None:
     content = json.loads('{"data": {"application/x+json": {"a": [NaN, -Infinity, 1.5]}}}')
     Fold(outputs, Policy(), DisplayIds()).hear("display_data", content)
     assert outputs.displays[0].data == {"application/x+json": {"a": [None, None, 1.5]}}
+
+
+def test_a_returned_number_that_is_too_large_for_json_is_refused() -> None:
+    text = base64.b64encode(b'{"a": [1e999]}').decode()
+    with pytest.raises(handler_call.NoReturnValue, match="not usable"):
+        handler_call.return_value({handler_call.NAME: {"status": "ok", "data": {"text/plain": text}}})
 
 
 @pytest.mark.parametrize(

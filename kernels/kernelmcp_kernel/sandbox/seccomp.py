@@ -58,7 +58,9 @@ _PRETENDED = frozenset(
 _O_ACCESS_MODE, _O_TRUNC = os.O_WRONLY | os.O_RDWR, os.O_TRUNC
 
 _TERMINAL_QUERIES = (0x5401, 0x5413, 0x541B, 0x5421, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX
-_FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags
+_FCNTL_COMMANDS = (0, 1, 2, 3, 1030)  # duplicate, flags of a descriptor, get those of a file
+_F_SETFL = 4
+_O_DIRECT = 0x4000 | 0x10000  # of x86-64 and of ARM64; the other one is O_DIRECTORY, which cannot be set
 _LOCKS = (5, 6, 7, 36, 37, 38)  # for pip: a guest could lock files that it may only read, and block host programs
 _PRCTL_OPTIONS = (15, 16, 0x53564D41)  # set and get a thread's name, name a memory region
 
@@ -213,7 +215,7 @@ def _special_cases(
             "fallocate": lambda: code.allow_when_argument(1, (0,), errno.EOPNOTSUPP),
             "ioctl": lambda: code.allow_when_argument(1, _TERMINAL_QUERIES, errno.ENOTTY),
             "prctl": lambda: code.allow_when_argument(0, _PRCTL_OPTIONS, errno.EINVAL),
-            "fcntl": lambda: code.allow_when_argument(1, _FCNTL_COMMANDS + (_LOCKS if network else ()), errno.EINVAL),
+            "fcntl": lambda: _control(code, _FCNTL_COMMANDS + (_LOCKS if network else ())),
             "flock": lambda: code.answer(_ALLOW) if network else code.refuse(errno.ENOLCK),
         }
     )
@@ -238,3 +240,14 @@ def _signal(code: _Filter, pid: int, index: int) -> None:
         code.add(_JUMP_EQUAL, number, 0, 1)
         code.refuse(errno.EPERM)
     code.answer(_ALLOW)
+
+
+def _control(code: _Filter, commands: tuple[int, ...]) -> None:
+    """These commands, and to set flags, but not the one by which each byte in a pipe costs its reader a call."""
+    code.load_argument(1)
+    code.add(_JUMP_EQUAL, _F_SETFL, 0, 4)
+    code.load_argument(2)
+    code.add(_JUMP_ANY_BIT, _O_DIRECT, 0, 1)
+    code.refuse(errno.EINVAL)
+    code.answer(_ALLOW)
+    code.allow_when_argument(1, commands, errno.EINVAL)

@@ -298,6 +298,14 @@ def continue_itself(t):
     return "BREACH: it cannot be stopped"
 
 
+def packets(t):
+    """fcntl(F_SETFL, O_DIRECT) on its pipe"""
+    import fcntl
+
+    fcntl.fcntl(4, fcntl.F_SETFL, fcntl.fcntl(4, fcntl.F_GETFL) | os.O_DIRECT)
+    return "BREACH: each byte costs who reads it a call"
+
+
 def clone3(t):
     """clone3"""
     return reach(435, 435, 0, 0)
