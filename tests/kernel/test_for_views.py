@@ -79,6 +79,16 @@ def test_integers_that_a_browser_would_round_are_text(viewed: Kernel) -> None:
     assert row["n"] == 1
 
 
+def test_numbers_that_json_would_round_are_text(viewed: Kernel) -> None:
+    code = (
+        "pd.DataFrame({'p': [3.2e-12, float('nan')] * 50, 'x': [0.1234567890123456] * 100, 'half': [0.5] * 100},"
+        " index=[12345678901234567] * 100)"
+    )
+    first, second, *_ = forms(run(viewed, code))[TABLE]["data"]
+    assert first == {"index": "12345678901234567", "p": "3.2e-12", "x": "0.1234567890123456", "half": 0.5}
+    assert second["p"] is None
+
+
 @pytest.mark.parametrize(
     "code",
     [

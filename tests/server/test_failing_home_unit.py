@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +27,8 @@ from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 from kernelmcp.sessions.storage import saver
 from kernelmcp.sessions.storage.disk_use import DiskUse
-from kernelmcp.sessions.storage.record import Record, now
+from kernelmcp.sessions.storage.old_sessions import OldSessions
+from kernelmcp.sessions.storage.record import Record, now, read_record
 from kernelmcp.sessions.storage.stored import StoredSessions
 
 from .support import wait_until
@@ -222,3 +225,33 @@ def test_a_workspace_is_emptied_although_its_tmp_has_vanished(tmp_path: Path) ->
     sandbox.empty_workspace()
     assert (sandbox.path / "tmp").is_dir()
     assert list(sandbox.workspace.iterdir()) == []
+
+
+def test_an_old_session_that_is_partly_deleted_has_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one its checkpoints would stay for ever, and somebody who names it would get a directory on its way
+    out."""
+    settings = settings_in(tmp_path)
+    with open_home(settings.home, tmp_path / "run") as home:
+        stored = StoredSessions(home)
+        directory = stored.directory("token:a", "s")
+        (directory / "checkpoints" / "f").mkdir(parents=True)
+        record = Record(session_id="s", principal="token:a", created_at=now(), last_used_at="2020-01-01T00:00:00+00:00")
+        record.write(directory)
+        for file in ("lock", "trashed.json"):
+            (directory / file).touch()
+        sweep = OldSessions(settings, home, DiskUse(settings, home, stored)).sweep_trash
+        trashed = home.trash / directory.name
+        home.trash.mkdir()
+        directory.rename(trashed)
+        (trashed / "trashed.json").write_text(json.dumps([f"2020-02-0{day}" for day in range(1, 9)]))
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise OSError(errno.EIO, "the disk is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "rmdir", fail)
+            sweep()
+        assert read_record(trashed) == record
+        (trashed / "trashed.json").write_text(json.dumps([f"2020-02-0{day}" for day in range(1, 9)]))
+        sweep()
+        assert not trashed.exists()

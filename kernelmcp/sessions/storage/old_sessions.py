@@ -20,10 +20,9 @@ from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.cells.lookup import LOG
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError
-from kernelmcp.files.epochs import is_superseded, place_of, revoke
-from kernelmcp.files.home import Home
+from kernelmcp.files.epochs import delete_place, is_superseded, place_of, revoke
+from kernelmcp.files.home import RECORD_FILES, Home
 from kernelmcp.files.locks import LOCK_FILE, lock_session
-from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.sessions.storage.disk_use import CHECK_SECONDS, DiskUse
 from kernelmcp.sessions.storage.record import Record, read_record
 
@@ -152,7 +151,8 @@ class OldSessions:
         log.info("deleting an old session", session=record.session_id, last_used_at=record.last_used_at)
         for name in record.sandboxes:
             self._home.sandbox(name).delete()
-        delete_tree(directory)
+        (directory / DATES_FILE).unlink(missing_ok=True)
+        delete_place(place_of(directory), (*RECORD_FILES, LOCK_FILE))  # what is partly deleted has a record, and a lock
 
 
 def _is_begun(directory: Path) -> bool:

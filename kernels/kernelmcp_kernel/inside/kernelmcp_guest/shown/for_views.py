@@ -20,6 +20,8 @@ MAX_CHART_CHARS = 4_000_000
 _HTML_ROWS, _HTML_COLUMNS = 60, 20
 # A browser's numbers are exact up to here.
 _MAX_EXACT = 2**53
+# Of a number in what `to_json` makes.
+_JSON_DECIMALS = 10
 
 Bundle = dict[str, Any]
 
@@ -73,8 +75,27 @@ def _of_frame(frame: Any) -> Bundle:
 
 
 def _exact(frame: Any) -> Any:
-    """The frame with integers as text where a browser would round them."""
+    """The frame with numbers as text where JSON or a browser would round them."""
+    found = frame.copy(deep=False)
+    for name in frame:
+        if _is_rounded(frame[name]):
+            found[name] = frame[name].astype(object).map(_in_digits)
+    if frame.index.nlevels == 1 and _is_rounded(frame.index.to_series()):
+        found.index = frame.index.astype(object).map(_in_digits)
+    return found
+
+
+def _is_rounded(values: Any) -> bool:
     pandas = sys.modules["pandas"]
-    integers = [name for name, kind in frame.dtypes.items() if pandas.api.types.is_integer_dtype(kind)]
-    large = [name for name in integers if frame[name].abs().max() > _MAX_EXACT]
-    return frame.astype(dict.fromkeys(large, str)) if large else frame
+    if pandas.api.types.is_integer_dtype(values.dtype):
+        return bool(values.abs().max() > _MAX_EXACT)
+    if pandas.api.types.is_float_dtype(values.dtype):
+        known = values.dropna()
+        return bool((known.round(_JSON_DECIMALS) != known).any())
+    return False
+
+
+def _in_digits(value: Any) -> str | None:
+    if sys.modules["pandas"].isna(value):
+        return None
+    return repr(float(value)) if isinstance(value, float) else str(value)
