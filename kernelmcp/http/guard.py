@@ -5,6 +5,7 @@ messages, except the form of a rejection.
 """
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -172,12 +173,13 @@ class Guard:
             await self._answer_in_time(scope, receive, send)
         elif is_stream(scope):
             with self._gate.throttle.stream(share_of(scope)):
-                await self._app(scope, receive, _bounded(send))
+                await self._answer_in_time(scope, receive, send, may_last=True)
         else:
             with self._gate.throttle.request(share_of(scope)):
                 await self._answer_in_time(scope, receive, send)
 
-    async def _answer_in_time(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_in_time(self, scope: Scope, receive: Receive, send: Send, *, may_last: bool = False) -> None:
+        """`may_last`: only the request must come in time."""
         started = False
 
         async def noting(message: Message) -> None:
@@ -186,8 +188,17 @@ class Guard:
             await bounded(message)
 
         bounded = _bounded(send)
+
+        async def lifting() -> Message:
+            message = await receive()
+            if not message.get("more_body", False):
+                limit.deadline = math.inf
+            return message
+
         with anyio.move_on_after(self._gate.deadline_seconds) as limit:
-            await self._app(scope, receive, noting)
+            if may_last and scope["method"] == "GET":  # it has no body
+                limit.deadline = math.inf
+            await self._app(scope, lifting if may_last else receive, noting)
         if limit.cancelled_caught:
             log.warning("a request was not answered in time", path=repr(scope["path"])[:200], client=_address(scope))
             if not started:

@@ -323,6 +323,8 @@ class Session:
         try:
             if not is_taken or self.lock.is_at(self.place / LOCK_FILE):
                 await anyio.to_thread.run_sync(self.files.delete_session)
+            elif self.files.sandbox is not None:  # that server has deleted the session, but knows nothing of these
+                await anyio.to_thread.run_sync(self.files.sandbox.delete_for_good)
         except OSError as exc:
             raise StorageFailed(
                 f"session {self.id!r} was stopped, but its files could not be deleted: {exc.strerror}",

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import SubscribeRequestParams, SubscriptionFilter, SubscriptionsListenRequestParams
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from kernelmcp.config import reload
@@ -72,6 +74,37 @@ async def test_a_request_that_is_refused_after_its_body_was_read_is_answered_at_
     with anyio.fail_after(10):
         await Guard(full, gate)(scope, receive, send)
     assert statuses == [429]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_stream_lasts_but_its_request_must_come_in_time(
+    is_whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the header says is compared with the body only when that is there."""
+    monkeypatch.setattr(Gate, "deadline_seconds", 0.2)
+    arriving: list[Message] = [{"type": "http.request", "body": b"{", "more_body": not is_whole}]
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        return arriving.pop()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            await anyio.sleep_forever()  # the rest never comes
+        while anyio.current_time() < began + 0.2:
+            await anyio.lowlevel.checkpoint()  # the limit would end it here
+        await Response("events")(scope, receive, send)
+
+    settings, began = Settings(), anyio.current_time()
+    headers = [(b"mcp-method", b"subscriptions/listen")]
+    scope: Scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "client": ("127.0.0.1", 1)}
+    with anyio.fail_after(60):
+        await Guard(stream, Gate(settings, Authenticator(settings), Throttle(settings)))(scope, receive, send)
+    assert statuses == [200 if is_whole else 408]
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,6 +68,18 @@ async def test_a_reset_cancels_the_cells_that_came_before_it_and_no_others(one: 
     await later.done.wait()
     assert [each.status for each in (running, waiting, later)] == ["interrupted", "interrupted", "ok"]
     assert session.kernel is not None
+
+
+async def test_files_of_a_session_that_another_server_has_deleted_go_as_well(one: Opened) -> None:
+    registry, _, session = one
+    await session.submit("1").done.wait()
+    assert session.files.sandbox is not None
+    folder = session.files.sandbox.path
+    assert folder.is_dir()
+    shutil.rmtree(session.place)  # as that server does, which has files of its own
+    registry.give_up(session)
+    assert await session.deleted is None
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
