@@ -230,11 +230,12 @@ class Server:
     async def _open_in(self, home: Home, *modules: str, over_http: bool = False) -> "AsyncIterator[App]":
         """Open the server for a transport. The first kernel is spawned before mcp and the transport's `modules` are
         imported: their import takes about as long as a kernel's start, so they run in parallel."""
-        async with open_pool(self.settings, home) as pool:
+        async with AsyncExitStack() as last, open_pool(self.settings, home) as pool:
             await anyio.to_thread.run_sync(_import, *modules, abandon_on_cancel=True)
-            from kernelmcp.mcp_server.assemble import open_server
+            from kernelmcp.mcp_server.assemble import open_server, release_sessions
 
             async with open_server(self.settings, home, pool, over_http=over_http) as running:
+                last.callback(release_sessions, running.registry)
                 self._running = running
                 if self._on_ready is not None:
                     self._on_ready()

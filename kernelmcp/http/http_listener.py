@@ -31,8 +31,8 @@ KEEP_ALIVE_SECONDS = 75
 MAX_HEAD_BYTES = 64 * 1024
 # Connections besides those that carry requests and streams.
 SPARE_CONNECTIONS = 256
-# Connections per address that have not sent a complete head yet. An address that opens more loses its oldest ones; the
-# rest of SPARE_CONNECTIONS is left to other addresses. A reverse proxy, whose address all clients share, may have more.
+# Connections per address that have not sent a complete head yet. An address that has more for a second loses its oldest
+# ones. A reverse proxy, whose address all clients share, may have as many as half of all connections.
 MAX_HALF_SENT = 128
 # Until more are cut, in seconds: asyncio accepts a whole backlog before it reads what its clients have sent.
 HALF_SENT_SECONDS = 1.0
@@ -53,6 +53,7 @@ class PatientProtocol(H11Protocol):
     head_seconds: ClassVar[float]
     half_sent: ClassVar[dict[str, dict[Self, None]]]
     """By address, oldest first: connections that wait for a head, or for the rest of one."""
+    max_half_sent_of_proxy: ClassVar[int]
     opened: ClassVar[Shares]
     """Connections by address. Those of a reverse proxy are shared by all clients."""
     proxies: ClassVar[Sequence[str]]
@@ -103,15 +104,16 @@ class PatientProtocol(H11Protocol):
 
     def _wait_for_head(self) -> None:
         self._arm(self.head_seconds)
-        waiting = self.half_sent.setdefault(self._address, {}) if self._has_place else {}
+        waiting = self.half_sent.setdefault(self._address, {})
         if self not in waiting:
             waiting[self] = None
-            if len(waiting) > MAX_HALF_SENT:
-                self.loop.call_later(HALF_SENT_SECONDS, self._cut_oldest)
+            most = MAX_HALF_SENT if self._has_place else self.max_half_sent_of_proxy
+            if len(waiting) > most:
+                self.loop.call_later(HALF_SENT_SECONDS, self._cut_oldest, most)
 
-    def _cut_oldest(self) -> None:
+    def _cut_oldest(self, most: int) -> None:
         waiting = self.half_sent.get(self._address, {})
-        if len(waiting) > MAX_HALF_SENT:
+        if len(waiting) > most:
             next(iter(waiting))._cut("cut off a client that has sent too many requests by half")
 
     @property
@@ -212,6 +214,7 @@ async def listening(app: ASGIApp, section: HttpSection, sockets: list[socket.soc
     class Protocol(PatientProtocol):
         head_seconds = section.head_timeout_seconds
         half_sent: ClassVar = {}
+        max_half_sent_of_proxy = limit // 2
         opened: ClassVar = Shares(lambda: limit, LEAST_PLACES)
         proxies: ClassVar = tuple(section.trusted_proxies)
 

@@ -98,7 +98,6 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
     telemetry = settings.config.telemetry
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)
-        stack.callback(release_sessions, registry)
         offered = OfferedTools(settings, home, registry, tasks)
         has_balancer = over_http and registry.fleet is not None
         default_session = DefaultSession(settings, registry, _folder())
@@ -174,7 +173,8 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
 
 
 def release_sessions(registry: Registry) -> None:
-    """Once nothing of a server runs any more: the next one, perhaps of this process, may open its sessions."""
+    """Once nothing of a server runs any more, its kernels included: the next one, perhaps of this process, may open its
+    sessions."""
     for session in registry.every():
         session.lock.close()
 

@@ -17,7 +17,7 @@ from kernelmcp.errors import KernelStartFailed
 from kernelmcp.files.home import open_home
 from kernelmcp.files.workspace import Quota
 from kernelmcp.kernel.pool import Pool
-from kernelmcp.mcp_server.assemble import open_server
+from kernelmcp.mcp_server.assemble import open_server, release_sessions
 from kernelmcp.sessions.installed_packages import Package
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
@@ -156,6 +156,7 @@ async def test_a_server_that_is_opened_again_has_its_sessions_and_takes_changed_
                 session, _ = await app.registry.find_or_create(CALLER, "s")
                 await (cell := session.submit("1")).done.wait()
                 assert cell.status == "ok"
+            release_sessions(app.registry)
     values = Values(config=settings_of(tmp_path, shell={"commands": {"rm *": "deny"}}).config)
     settings.sources = cast("Any", SimpleNamespace(read=lambda: values))
     assert settings.reload()[0] == ["shell.commands"]

@@ -38,7 +38,7 @@ TOOLS = frozenset(
 )
 FOLDER = "requests"
 # A balancer repeats a call at once; this is for servers whose clocks differ.
-KEEP_SECONDS = 86400.0
+KEEP_SECONDS = 3600.0
 SWEEP_SECONDS = 600.0
 # For the end of a call whose server lives.
 WAIT_SECONDS = 5.0

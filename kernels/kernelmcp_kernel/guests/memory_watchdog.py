@@ -19,6 +19,9 @@ from typing import Protocol
 _TICK_SECONDS = 0.1
 # The interval of one process, in ticks; its memory grows by at most about a gigabyte between two.
 _TICKS = 2
+# Checks in a row that may find no memory: an ordinary end passes through this state for as long as it takes the system
+# to free what there was, 0.3 s for 2 GB.
+_MAX_HIDDEN = 20
 # Memory that is not charged to a guest when it becomes ready, MiB: an image with numpy and pandas has twice as much.
 _MAX_BASE_MB = 160
 
@@ -33,7 +36,7 @@ class MemoryWatchdog:
     def __init__(self, pid: int, max_mb: int, on_excess: Callable[[str], None]) -> None:
         self._pid = pid
         self._memory = ResidentMemory(pid)
-        self._was_hidden = False
+        self._hidden = 0
         self._max_mb = max_mb
         self._on_excess = on_excess
         self._timer = _at_tick(_TICKS, self._look)
@@ -48,12 +51,10 @@ class MemoryWatchdog:
         if used > self._max_mb:
             self._on_excess(f"it was killed for memory: it had {used:,.0f} MB, and the limit is {self._max_mb:,} MB")
             return
-        # An ordinary end passes through this state, too.
-        is_hidden = self._memory.is_hidden and not _has_ended(self._pid)
-        if is_hidden and self._was_hidden:
+        self._hidden = self._hidden + 1 if self._memory.is_hidden and not _has_ended(self._pid) else 0
+        if self._hidden > _MAX_HIDDEN:
             self._on_excess("it was killed because its main thread had ended, so that its memory could not be seen")
             return
-        self._was_hidden = is_hidden
         self._timer = _at_tick(_TICKS, self._look)
 
 
