@@ -174,13 +174,14 @@ async def test_what_guards_the_server_guards_it_below_a_path_too(tmp_path: Path,
 @pytest.mark.anyio
 async def test_started_and_ended_by_a_program_twice(tmp_path: Path, kernelspec: str) -> None:
     server = create_server(settings(tmp_path, kernelspec, transport_http={"port": 0}))
-    for _ in range(2):
+    for count in ("1", "2"):
         await server.start_http()
         with pytest.raises(RuntimeError):
             await server.start_http()
         assert server.url is not None
         async with Client(server.url) as client:
-            assert (await run(client, "6 * 7"))["result"] == "42"
+            counted = await run(client, "count = globals().get('count', 0) + 1; count", session_id="same")
+            assert counted["result"] == count, "the second time it has the session, and its variables"
             waiting = asyncio.ensure_future(server.wait())
         await server.shutdown()
         await waiting
