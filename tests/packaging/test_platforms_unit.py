@@ -54,7 +54,7 @@ REASONS = {
     "kernels/kernelmcp_kernel/guests/state_pipes.py": {"_widen"},  # passes over an absent name
     "kernels/kernelmcp_kernel/guests/storage.py": {"_deleted_mappings"},  # _count_deleted asks
     "kernels/kernelmcp_kernel/sandbox/cgroup.py": {"<module>"},
-    "kernels/kernelmcp_kernel/sandbox/enter.py": {"_drop_privileges", "_prctl"},  # `enter` asks
+    "kernels/kernelmcp_kernel/sandbox/enter.py": {"_drop_privileges", "_go_first", "_prctl"},  # `enter` asks
     "kernels/kernelmcp_kernel/sandbox/landlock.py": {"restrict", "_allow"},  # `available` asks
     "kernels/kernelmcp_kernel/sandbox/seccomp.py": {"restrict"},  # `available` asks
 }

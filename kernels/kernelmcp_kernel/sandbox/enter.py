@@ -62,9 +62,9 @@ def enter(policy: Policy, parent: int) -> None:
         _close_from(len(policy.descriptors))
     if "limits" not in off:
         _apply_limits(policy)
-        _go_first()
     path = ctypes.create_string_buffer(os.fsencode(policy.program[0]))
     if sys.platform == "linux":
+        _go_first()
         if off != frozenset(OS_LAYERS):
             _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         if "landlock" not in off and landlock.available():
