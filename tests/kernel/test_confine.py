@@ -44,6 +44,7 @@ def status(process: psutil.Process) -> dict[str, str]:
 
 def check_confined(guest: psutil.Process) -> None:
     assert Path(f"/proc/{guest.pid}/environ").read_bytes() == b"MALLOC_TRIM_THRESHOLD_=131072\0"
+    assert Path(f"/proc/{guest.pid}/oom_score_adj").read_text() == "1000\n", "it goes first when memory is short"
     found = status(guest)
     assert (found["NoNewPrivs"], found["Seccomp"], found["Umask"]) == ("1", "2", f"{users_umask():04o}")
     assert os.getsid(guest.pid) == guest.pid
