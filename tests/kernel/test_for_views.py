@@ -89,6 +89,12 @@ def test_numbers_that_json_would_round_are_text(viewed: Kernel) -> None:
     assert second["p"] is None
 
 
+def test_numbers_too_large_to_be_rounded_warn_of_nothing(viewed: Kernel) -> None:
+    ran = run(viewed, "pd.DataFrame({'a': [1e300, float('inf')] * 50})")
+    assert ran.text("stderr") == ""
+    assert float(forms(ran)[TABLE]["data"][0]["a"]) == 1e300
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -1,5 +1,5 @@
-"""Calls that a load balancer repeats, because their server ended before it answered: what each was answered, for a
-day, in the home that the servers share.
+"""Calls that a load balancer repeats, because their server ended before it answered: what each was answered, for an
+hour, in the home that the servers share.
 
 For tools that must not do their work twice, other than those that run cells: a cell is in its session's log. A call
 that was begun and has no answer is not made again, because nobody knows how far it came.
