@@ -215,8 +215,8 @@ class GuestSupervisor:
             if not await asyncio.to_thread(_all_there, mounts):
                 return {"ok": False, "reasons": ["a package that it uses is no longer in the cache"]}
             before = self._language.image
-            if not await asyncio.to_thread(self._language.use_image, image):
-                return {"ok": False, "reasons": ["it was saved by another build of kernelmcp"]}
+            if why_not := await asyncio.to_thread(self._language.use_image, image):
+                return {"ok": False, "reasons": [why_not]}
             if image != before:
                 self._restart("its boot image is another one")
             guest = await self._live()

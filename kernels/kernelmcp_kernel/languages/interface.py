@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # building a language's runtime needs the table, but nothing 
     from kernelmcp_kernel.runtime.directory import SandboxDirectory
     from kernelmcp_kernel.runtime.guest_process import Launch
 
+ANOTHER_BUILD = "it was saved by another build of kernelmcp"
+
 
 class Language(Protocol):
     """Starts guests of one language. One object per kernel process, whose class must have this one as its base: methods
@@ -46,9 +48,9 @@ class Language(Protocol):
         this language's guests cannot be saved."""
         return None
 
-    def use_image(self, image: str) -> bool:
-        """Start guests from the image with this id from now on. False if there is none."""
-        return False
+    def use_image(self, image: str) -> str | None:
+        """Start guests from the image with this id from now on. Returns why that is not possible; None if it is."""
+        return ANOTHER_BUILD
 
     def mend(self, exit_code: int) -> None:
         """Called when a guest has ended before it was ready, with its exit code (negative for a signal): if the code

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kernelmcp_kernel.languages.interface import Language, file_options
+from kernelmcp_kernel.languages.interface import ANOTHER_BUILD, Language, file_options
 from kernelmcp_kernel.languages.javascript.bundle import entry, sources
 from kernelmcp_kernel.runtime.build_identity import BuildError
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
@@ -38,8 +38,8 @@ class JavaScript(Language):
         """A state is all of QuickJS's memory, which fits a guest of the same sources."""
         return sources(FOLDER)
 
-    def use_image(self, image: str) -> bool:
-        return image == self.image
+    def use_image(self, image: str) -> str | None:
+        return None if image == self.image else ANOTHER_BUILD
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
         options = json.dumps(file_options(sandbox))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmcp_kernel.languages.python.guest_bundle import code_of, find_bundle, native_of
-from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, files
+from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage
 from kernelmcp_kernel.runtime.build_identity import build_id
 from kernelmcp_kernel.runtime.places import HOST, PACKAGE, RUNTIME
 from kernelmcp_kernel.settings import data_home
@@ -90,7 +90,7 @@ def rebuild_image(bad: BootImage) -> BootImage:
     from kernelmcp_kernel.languages.python.build import build_image, made_with  # heavy, and rarely needed
 
     if bad.packages:
-        for file in files():  # they are prepared again at the next start
+        for file in (bad.path, bad.path.with_suffix(".json")):  # what is wanted is prepared again at the next start
             file.unlink(missing_ok=True)
         return plain_image()
     installed, own = RUNTIME / "boot.img", _own_image(build_id(PACKAGE))

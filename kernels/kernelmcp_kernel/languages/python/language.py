@@ -10,10 +10,16 @@ import sys
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from kernelmcp_kernel.languages.interface import Language, file_options
+from kernelmcp_kernel.languages.interface import ANOTHER_BUILD, Language, file_options
 from kernelmcp_kernel.languages.python import companions
 from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prepared_image, rebuild_image, version_of
-from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared, is_asked_for
+from kernelmcp_kernel.languages.python.prepared import (
+    Prepared,
+    PreparedPackage,
+    find_former,
+    find_prepared,
+    is_asked_for,
+)
 from kernelmcp_kernel.runtime.build_identity import BuildError, node_binary
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
@@ -92,14 +98,22 @@ class Python(Language):
     def image(self) -> str | None:
         return self._image.build_id if self._image else None
 
-    def use_image(self, image: str) -> bool:
+    def use_image(self, image: str) -> str | None:
         if image == self.image:
-            return True
+            return None
+        plain = plain_image()
+        if image == plain.build_id:
+            self._image = plain
+            return None
+        if not image.startswith(f"{plain.build_id}+"):
+            return ANOTHER_BUILD
         prepared = _usable()
-        found = [plain_image(), *([prepared_image(prepared)] if prepared else [])]
-        chosen = next((each for each in found if each.build_id == image), None)
-        self._image = chosen or self._image
-        return chosen is not None
+        if prepared is None or prepared.build_id != image:
+            prepared = _if_it_fits(find_former(image))
+        if prepared is None:
+            return "the image of its packages is gone, or is no longer permitted"
+        self._image = prepared_image(prepared)
+        return None
 
     def mend(self, exit_code: int) -> None:
         if exit_code == EXIT_BAD_IMAGE and self._image:
@@ -118,7 +132,10 @@ def _first_image() -> BootImage:
 
 def _usable() -> Prepared | None:
     """The prepared packages, if a guest with their image has at least as much memory left. None otherwise."""
-    prepared = find_prepared()
+    return _if_it_fits(find_prepared())
+
+
+def _if_it_fits(prepared: Prepared | None) -> Prepared | None:
     if prepared is None or 2 * prepared.image.stat().st_size > settings().memory_mb << 20:
         return None
     return prepared

@@ -155,9 +155,24 @@ def files() -> tuple[Path, Path]:
 
 def find_prepared() -> Prepared | None:
     """The prepared packages. None if nothing should be prepared, or if the image or a package is missing (as yet)."""
-    if not is_asked_for():
+    return _read(files()[1]) if is_asked_for() else None
+
+
+def find_former(identity: str) -> Prepared | None:
+    """The packages of the image with this id, with which a state was saved, though others may be prepared now. None if
+    the image or a package is missing, or if the settings do not permit one of them."""
+    packages, stem = settings().packages, identity.rpartition("+")[2]
+    if not packages.enabled or packages.allowed is not None or not re.fullmatch(r"[0-9a-f]{32}", stem):
         return None
-    image, listing = files()
+    found = _read(data_home() / "images" / f"{stem}.json")
+    if found is None or found.build_id != identity:
+        return None
+    denied = set(map(_plain, packages.denied))
+    return found if denied.isdisjoint(_plain(package.name) for package in found.packages) else None
+
+
+def _read(listing: Path) -> Prepared | None:
+    image = listing.with_suffix(".img")
     try:
         listed = json.loads(listing.read_text("utf-8"))
         packages = tuple(_package(each) for each in listed["packages"])
