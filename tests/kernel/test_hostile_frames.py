@@ -133,6 +133,15 @@ def test_a_guest_with_too_much_memory_is_ended_and_the_reply_says_so() -> None:
     with_hostile_guest("maps_shared_memory", use, max_resident_mb=200)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they are not counted")
+def test_a_guest_with_too_many_threads_is_ended_and_the_reply_says_so() -> None:
+    async def use(guest: Guest, found: list[Frame]) -> None:
+        with pytest.raises(GuestDied, match=r"killed because it had \d+ threads, and the limit is 64"):
+            await guest.request("execute", {}, new_request_id())
+
+    with_hostile_guest("starts_threads", use, max_resident_mb=2000)
+
+
 # -- saved states
 
 

@@ -17,21 +17,38 @@ ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0) 
 """
 
 
+HAS_THREADS = """
+import sys, threading
+for _ in range(5):
+    threading.Thread(target=sys.stdin.read, daemon=True).start()
+sys.stdin.read()
+"""
+
+
+async def reason(pid: int, max_threads: int = sys.maxsize) -> str:
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    watchdog = MemoryWatchdog(pid, 1000, told.set_result, max_threads)
+    try:
+        return await asyncio.wait_for(told, DEADLINE)
+    finally:
+        watchdog.stop()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="on Linux a process may outlive its main thread")
 def test_a_process_that_runs_on_without_its_main_thread_is_ended() -> None:
     """The system says that it has no memory and no open files, whatever it holds."""
-
-    async def reason() -> str:
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        watchdog = MemoryWatchdog(process.pid, 1000, told.set_result)
-        try:
-            return await asyncio.wait_for(told, DEADLINE)
-        finally:
-            watchdog.stop()
-
     with subprocess.Popen([sys.executable, "-c", HIDES], stdin=subprocess.PIPE) as process:
         try:
-            assert "its main thread had ended" in asyncio.run(reason())
+            assert "its main thread had ended" in asyncio.run(reason(process.pid))
             assert process.poll() is None
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they are not counted")
+def test_a_process_with_more_threads_than_allowed_is_ended() -> None:
+    with subprocess.Popen([sys.executable, "-c", HAS_THREADS], stdin=subprocess.PIPE) as process:
+        try:
+            assert "it had 6 threads, and the limit is 5" in asyncio.run(reason(process.pid, max_threads=5))
         finally:
             process.kill()

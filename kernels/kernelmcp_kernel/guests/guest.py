@@ -23,6 +23,7 @@ from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog, resident_mb
 from kernelmcp_kernel.guests.state_pipes import StatePipes
 from kernelmcp_kernel.runtime.guest_process import Spawned
 from kernelmcp_kernel.runtime.told_status import told_status
+from kernelmcp_kernel.sandbox.cgroup import MAX_TASKS
 from kernelmcp_kernel.settings import Quota
 
 # A guest that has not noticed an interrupt after this time runs code that never will (a long C loop, JavaScript).
@@ -97,7 +98,7 @@ class Guest:
         self.state_pipes = StatePipes(spawned)
         self._channel = Channel(spawned, self._dispatch, self._on_end, self.kill)
         self._watchdog = (
-            MemoryWatchdog(self.pid, spawned.max_resident_mb, self.kill) if spawned.max_resident_mb else None
+            MemoryWatchdog(self.pid, spawned.max_resident_mb, self.kill, MAX_TASKS) if spawned.max_resident_mb else None
         )
 
     # -- requests

@@ -1,5 +1,6 @@
-"""Watches resident memory, of one process and of a session's guests together. It includes memory that no other cap
-counts: shared mappings of files. Shared memory without a file, which may be held unseen, the filter refuses.
+"""Watches resident memory, of one process and of a session's guests together, and the number of threads of each. It
+includes memory that no other cap counts: shared mappings of files. Shared memory without a file, which may be held
+unseen, the filter refuses.
 
 The caps on private memory (RLIMIT_DATA) and on the wasm memory act first; this is the backstop that sees everything, a
 fraction of a second later.
@@ -30,12 +31,15 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryWatchdog:
-    """Calls `on_excess` with a reason, once, when the child process `pid` exceeds `max_mb` MiB, or runs on without its
-    main thread, as the system then shows neither its memory nor its open files. Runs until stopped."""
+    """Calls `on_excess` with a reason, once, when the child process `pid` exceeds `max_mb` MiB or `max_threads`. Also
+    when it runs on without its main thread, as the system then shows neither its memory nor its open files. Runs until
+    stopped."""
 
-    def __init__(self, pid: int, max_mb: int, on_excess: Callable[[str], None]) -> None:
+    def __init__(self, pid: int, max_mb: int, on_excess: Callable[[str], None], max_threads: int = sys.maxsize) -> None:
         self._pid = pid
         self._memory = ResidentMemory(pid)
+        self._max_threads = max_threads
+        self._threads = _Threads(pid)
         self._hidden = 0
         self._max_mb = max_mb
         self._on_excess = on_excess
@@ -45,11 +49,15 @@ class MemoryWatchdog:
         """Stop: the process has ended, and its id may be reused."""
         self._timer.cancel()
         self._memory.close()
+        self._threads.close()
 
     def _look(self) -> None:
         used = self._memory.read_mb()
         if used > self._max_mb:
             self._on_excess(f"it was killed for memory: it had {used:,.0f} MB, and the limit is {self._max_mb:,} MB")
+            return
+        if (threads := self._threads.count()) > self._max_threads:
+            self._on_excess(f"it was killed because it had {threads:,} threads, and the limit is {self._max_threads}")
             return
         self._hidden = self._hidden + 1 if self._memory.is_hidden and not _has_ended(self._pid) else 0
         if self._hidden > _MAX_HIDDEN:
@@ -143,6 +151,28 @@ class ResidentMemory:
         try:
             return psutil.Process(self._pid).memory_info().rss / _MIB
         except psutil.Error:
+            return 0
+
+
+class _Threads:
+    """The threads of a process. It keeps the directory open, as ResidentMemory its file."""
+
+    def __init__(self, pid: int) -> None:
+        self._fd = -1
+        if sys.platform == "linux":
+            with suppress(OSError):
+                self._fd = os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def count(self) -> int:
+        """0 if they cannot be counted."""
+        try:
+            return os.fstat(self._fd).st_nlink - 2  # as of every directory: itself, its name, and one for each below it
+        except OSError:
             return 0
 
 

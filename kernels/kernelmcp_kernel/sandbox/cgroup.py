@@ -18,7 +18,7 @@ _CONTROLLERS = frozenset({"memory", "pids"})
 _DELEGATED = ("user.delegate", "trusted.delegate")  # extended attributes that systemd sets
 
 # Threads of a guest: Node has a dozen.
-_MAX_TASKS = 64
+MAX_TASKS = 64
 
 _MIB = 1024 * 1024
 
@@ -79,7 +79,7 @@ def confine(above: Path, pid: int, memory_mb: int) -> Group | None:
     try:
         group.path.mkdir()
         (group.path / "memory.max").write_text(str(memory_mb * _MIB))
-        (group.path / "pids.max").write_text(str(_MAX_TASKS))
+        (group.path / "pids.max").write_text(str(MAX_TASKS))
         (group.path / "cgroup.procs").write_text(str(pid))
     except OSError:
         group.remove()

@@ -22,6 +22,7 @@ from kernelmcp_kernel.runtime.directory import PrivateDirectory
 from kernelmcp_kernel.runtime.guest_process import spawn_filter
 from kernelmcp_kernel.runtime.node import node_launch, status_of
 from kernelmcp_kernel.runtime.places import HOST, INSIDE, RUNTIME, packages_root
+from kernelmcp_kernel.sandbox.cgroup import MAX_TASKS
 
 # The largest pure Python sources take a few seconds.
 BUILD_SECONDS = 60.0
@@ -112,7 +113,7 @@ async def _run(sandbox: PrivateDirectory, job: Job, max_bytes: int, descriptors:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    watchdog = MemoryWatchdog(pid, launch.max_resident_mb, end)
+    watchdog = MemoryWatchdog(pid, launch.max_resident_mb, end, MAX_TASKS)
     timer = asyncio.get_running_loop().call_later(BUILD_SECONDS, end)
     try:
         _, status = await asyncio.shield(waiting)
