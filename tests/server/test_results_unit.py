@@ -4,6 +4,7 @@ import base64
 import json
 import random
 import re
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from kernelmcp.executions import handler_call
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.recorded import from_line, to_line
 from kernelmcp.mcp_server.results.execution_result import to_result
-from kernelmcp.mcp_server.results.readable import text_of_html
+from kernelmcp.mcp_server.results.readable import MAX_FORM_CHARS, readable, text_of_html
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
 from kernelmcp.mcp_server.results.view import MAX_READ_BYTES, Cursor, View, without_overwritten
 from kernelmcp.mcp_server.views.pages import page
@@ -56,6 +57,27 @@ def test_a_small_share_keeps_its_first_and_last_lines() -> None:
 @pytest.mark.parametrize("html", ["<" * 100_000, "<script>" * 20_000, "<p " * 50_000, "&" * 100_000, "<!--" * 30_000])
 def test_hostile_html_is_read_in_bounds(html: str) -> None:
     assert len(text_of_html(html)) <= 2_010
+
+
+NAMES_A_TYPE = {"text/plain": "<IPython.core.display.JSON object>"}
+
+
+@pytest.mark.parametrize(
+    ("bundle", "text"),
+    [
+        ({**NAMES_A_TYPE, "application/json": {"a": [1, "é"]}}, '{"a": [1, "é"]}'),
+        ({**NAMES_A_TYPE, "application/json": {"a": 1}, "text/html": "<b>x</b>"}, '{"a": 1}'),
+        ({"text/plain": "Tree(3)", "application/json": {"a": 1}}, "Tree(3)"),
+        ({"application/json": 0}, "0"),
+        (NAMES_A_TYPE, NAMES_A_TYPE["text/plain"]),
+    ],
+)
+def test_json_is_read_where_the_text_only_names_a_type(bundle: dict[str, Any], text: str) -> None:
+    assert readable(bundle) == text
+
+
+def test_of_long_json_the_beginning_is_read() -> None:
+    assert readable({"application/json": ["x"] * 100_000}) == json.dumps(["x"] * 1000)[:MAX_FORM_CHARS] + " [...]"
 
 
 def test_carriage_returns_leave_the_last_state_of_each_line() -> None:

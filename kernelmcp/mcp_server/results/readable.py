@@ -1,19 +1,20 @@
-"""The text of a displayed object that is no picture, for a model: its text form, else the text in its HTML.
+"""The text of a displayed object that is no picture, for a model: its text form, else its JSON or the text in its HTML.
 
 A guest's HTML is scanned once, in linear time: the standard library's parser is quadratic for broken markup, and
 raises. No decision depends on the result.
 """
 
 import html
+import json
 import re
 from typing import Any
 
 from kernelmcp.output.sanitize import joined
 from kernelmcp.sessions.installed_packages import PACKAGES_TYPE
 
-# Characters of a guest's HTML that are scanned, and of its text that are returned.
+# Characters of a guest's HTML that are scanned, and of the text of a form other than text that are returned.
 MAX_HTML_CHARS = 20_000
-MAX_HTML_TEXT_CHARS = 2_000
+MAX_FORM_CHARS = 2_000
 # Text forms without information: <IPython.core.display.HTML object>, <Figure object at 0x7f>, <Styler at 0x1>.
 _NOTHING = re.compile(r"<[\w.]{1,200}(?: object| at 0x[0-9a-f]{1,20}| object at 0x[0-9a-f]{1,20})>")
 # A tag, its slash and its name; a comment or declaration has no name. Each attempt ends at the next angle bracket.
@@ -29,7 +30,11 @@ def readable(data: dict[str, Any], *, look_at_html: bool = True) -> str:
     """The text of a mime bundle; empty if there is nothing to read."""
     text: Any = data.get("text/markdown") or data.get("text/plain")
     text = joined(text) if text else ""
-    if "text/html" not in data or not look_at_html or not is_empty(text):
+    if not is_empty(text):
+        return text
+    if "application/json" in data:
+        return _text_of_json(data["application/json"])
+    if "text/html" not in data or not look_at_html:
         return text
     return text_of_html(joined(data["text/html"])) or text
 
@@ -49,7 +54,7 @@ def says_all(data: dict[str, Any]) -> bool:
 
 
 def text_of_html(document: str) -> str:
-    """The visible text, without markup, scripts and styles. At most `MAX_HTML_TEXT_CHARS`."""
+    """The visible text, without markup, scripts and styles. At most `MAX_FORM_CHARS`."""
     document = document[:MAX_HTML_CHARS]
     pieces: list[str] = []
     position = unseen = 0
@@ -67,5 +72,17 @@ def text_of_html(document: str) -> str:
     if not unseen:
         pieces.append(document[position:].replace("\n", " "))
     lines = (" ".join(line.split()).strip("| ") for line in html.unescape("".join(pieces)).split("\n"))
-    text = "\n".join(filter(None, lines))
-    return text if len(text) <= MAX_HTML_TEXT_CHARS else f"{text[:MAX_HTML_TEXT_CHARS]} [...]"
+    return _cut("\n".join(filter(None, lines)))
+
+
+def _text_of_json(value: Any) -> str:
+    text = ""
+    for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+        text += piece
+        if len(text) > MAX_FORM_CHARS:  # the rest is not even encoded
+            break
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_FORM_CHARS else f"{text[:MAX_FORM_CHARS]} [...]"
