@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernelmcp_kernel.languages.python import prepared
-from kernelmcp_kernel.languages.python.prepared import find_former, find_prepared, imported
+from kernelmcp_kernel.languages.python.image import BootImage, rebuild_image, version_of
+from kernelmcp_kernel.languages.python.prepared import find_prepared, find_with_id, imported
 from kernelmcp_kernel.settings import read_settings
 
 
@@ -42,13 +44,28 @@ def test_what_a_cell_imports(code: str, names: set[str]) -> None:
 STEM = "0" * 32
 
 
+def use(monkeypatch: pytest.MonkeyPatch, home: Path, packages: dict[str, object]) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(home))
+    chosen = read_settings({"KERNELMCP_PACKAGES": json.dumps(packages)})
+    monkeypatch.setattr(prepared, "settings", lambda: chosen)
+
+
+def write_image(listing: Path, identity: str, *names: str) -> None:
+    listing.parent.mkdir()
+    listing.with_suffix(".img").touch()
+    fields = dict.fromkeys(("version", "sha256", "file", "source", "point", "bytecode"), "")
+    fields |= {"folder": str(listing.parent), "modules": [], "needs": []}
+    packages = [{"name": name, **fields} for name in names or ("pandas",)]
+    listing.write_text(json.dumps({"build_id": identity, "in_image": ["pandas"], "packages": packages}))
+
+
 @pytest.mark.parametrize(
     ("identity", "packages", "is_found"),
     [
         (f"build+{STEM}", {}, True),
         (f"build+{STEM}", {"denied": ["Pandas"]}, False),
         (f"build+{STEM}", {"denied": ["numpy"]}, True),
-        (f"build+{STEM}", {"allowed": ["pandas"]}, False),  # for which requirements it was made nobody knows any more
+        (f"build+{STEM}", {"allowed": ["pandas"]}, False),
         (f"build+{STEM}", {"enabled": False}, False),
         (f"other+{STEM}", {}, False),
         (f"build+{'1' * 32}", {}, False),
@@ -59,15 +76,46 @@ STEM = "0" * 32
 def test_a_former_image_is_used_where_the_settings_permit_its_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, identity: str, packages: dict[str, object], is_found: bool
 ) -> None:
-    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path))
-    chosen = read_settings({"KERNELMCP_PACKAGES": json.dumps(packages)})
-    monkeypatch.setattr(prepared, "settings", lambda: chosen)
-    folder = tmp_path / "images"
-    folder.mkdir()
-    (folder / f"{STEM}.img").touch()
-    fields = dict.fromkeys(("version", "sha256", "file", "source", "point", "bytecode"), "")
-    package = fields | {"name": "pandas", "folder": str(tmp_path), "modules": ["pandas"], "needs": []}
-    listed = {"build_id": f"build+{STEM}", "in_image": ["pandas"], "packages": [package]}
-    (folder / f"{STEM}.json").write_text(json.dumps(listed))
-    found = find_former(identity)
-    assert (found is not None and found.image == folder / f"{STEM}.img") == is_found
+    use(monkeypatch, tmp_path, packages)
+    listing = tmp_path / "images" / f"{STEM}.json"
+    write_image(listing, f"build+{STEM}")
+    found = find_with_id(identity)
+    assert (found is not None and found.image == listing.with_suffix(".img")) == is_found
+
+
+@pytest.mark.parametrize(
+    ("stricter", "is_found"),
+    [
+        ({}, True),
+        ({"denied": ["pandas"]}, False),
+        ({"denied": ["numpy"]}, False),
+        ({"denied": ["scipy"]}, True),
+        ({"allowed": ["six"]}, False),
+        ({"allowed": ["pandas"]}, True),  # as for an installation, whose dependencies need not be named
+    ],
+)
+def test_preinstalled_packages_are_used_as_long_as_the_settings_permit_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stricter: dict[str, object], is_found: bool
+) -> None:
+    use(monkeypatch, tmp_path, {"preinstalled": ["pandas"]})
+    _, listing = prepared.files()
+    write_image(listing, "its id", "pandas", "numpy")
+    use(monkeypatch, tmp_path, {"preinstalled": ["pandas"], **stricter})
+    assert (find_prepared() is not None) == is_found
+
+
+def test_an_image_that_was_replaced_since_it_was_rejected_is_kept(tmp_path: Path) -> None:
+    listing = tmp_path / "images" / f"{STEM}.json"
+    write_image(listing, "its id")
+    path = listing.with_suffix(".img")
+    package = prepared._package(json.loads(listing.read_text())["packages"][0])
+    bad = BootImage(path, "its id", (package,), version=version_of(path))
+    draft = tmp_path / "draft"
+    draft.write_text("prepared again")
+    draft.replace(path)
+    rebuild_image(bad)
+    assert path.read_text() == "prepared again"
+    assert listing.exists()
+    rebuild_image(replace(bad, version=version_of(path)))
+    assert not path.exists()
+    assert not listing.exists()

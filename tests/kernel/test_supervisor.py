@@ -37,7 +37,9 @@ class WithBetterGuests(Language):
 
 
 def with_supervisor(
-    monkeypatch: pytest.MonkeyPatch, use: Callable[[GuestSupervisor, list[StandIn]], Awaitable[None]]
+    monkeypatch: pytest.MonkeyPatch,
+    use: Callable[[GuestSupervisor, list[StandIn]], Awaitable[None]],
+    language: Language | None = None,
 ) -> None:
     started: list[StandIn] = []
 
@@ -47,7 +49,9 @@ def with_supervisor(
 
     async def run() -> None:
         sandbox = cast(SandboxDirectory, None)
-        supervisor = GuestSupervisor(WithBetterGuests(), sandbox, lambda *_: None, logging.getLogger("test"))
+        supervisor = GuestSupervisor(
+            language or WithBetterGuests(), sandbox, lambda *_: None, logging.getLogger("test")
+        )
         try:
             async with asyncio.timeout(DEADLINE):
                 await use(supervisor, started)
@@ -73,6 +77,52 @@ def test_a_guest_is_exchanged_before_its_first_cell_unless_the_session_has_insta
         assert (supervisor.guest is not first) is is_exchanged
 
     with_supervisor(monkeypatch, use)
+
+
+class WithImages(Language):
+    """Has a guest for each image, but `broken`'s does not start."""
+
+    image = "plain"
+
+    def launch(self, sandbox: SandboxDirectory) -> Any:
+        return None
+
+    def mounts(self) -> list[dict[str, str]]:
+        return [{"folder": f"/cache/{self.image}", "point": f"/packages/{self.image}"}]
+
+    def use_image(self, image: str) -> str | None:
+        self.image = image
+        return None
+
+    def mend(self, exit_code: int) -> None:
+        self.image = "plain"
+
+
+def test_a_state_whose_image_does_not_start_is_not_put_into_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(supervisor: GuestSupervisor, started: list[StandIn]) -> None:
+        loading = asyncio.ensure_future(supervisor.load_state([], "broken", [], reseed=False))
+        while len(started) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        started[1].end()
+        while len(started) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        started[2].say("ready")
+        with pytest.raises(GuestDied, match="no guest starts with its boot image"):
+            await loading
+
+    with_supervisor(monkeypatch, use, WithImages())
+
+
+def test_a_guest_with_another_image_has_no_packages_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(supervisor: GuestSupervisor, started: list[StandIn]) -> None:
+        loading = asyncio.ensure_future(supervisor.load_state([], "other", [], reseed=False))
+        while len(started) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert supervisor._mounts.keys() == {"/packages/other"}
+        loading.cancel()
+        await asyncio.wait([loading])
+
+    with_supervisor(monkeypatch, use, WithImages())
 
 
 def test_a_second_guest_that_never_starts_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,8 +218,11 @@ class GuestSupervisor:
             if why_not := await asyncio.to_thread(self._language.use_image, image):
                 return {"ok": False, "reasons": [why_not]}
             if image != before:
+                self._mounts = {}  # those of the image that is left: nothing has run that might have added others
                 self._restart("its boot image is another one")
             guest = await self._live()
+            if self._language.image != image:
+                raise GuestDied("no guest starts with its boot image")
             self.mount([each for each in mounts if self._mounts.get(each["point"]) != each])
             with guest.state_pipes.sending(parts):
                 found = await guest.move_state("load_state", {"reseed": reseed})

@@ -90,8 +90,9 @@ def rebuild_image(bad: BootImage) -> BootImage:
     from kernelmcp_kernel.languages.python.build import build_image, made_with  # heavy, and rarely needed
 
     if bad.packages:
-        for file in (bad.path, bad.path.with_suffix(".json")):  # what is wanted is prepared again at the next start
-            file.unlink(missing_ok=True)
+        if version_of(bad.path) == bad.version:  # otherwise another kernel has replaced it meanwhile
+            for file in (bad.path, bad.path.with_suffix(".json")):  # what is wanted is prepared again at the next start
+                file.unlink(missing_ok=True)
         return plain_image()
     installed, own = RUNTIME / "boot.img", _own_image(build_id(PACKAGE))
     target = installed if os.access(RUNTIME, os.W_OK) else own

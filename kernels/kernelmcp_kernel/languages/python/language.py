@@ -16,8 +16,8 @@ from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prep
 from kernelmcp_kernel.languages.python.prepared import (
     Prepared,
     PreparedPackage,
-    find_former,
     find_prepared,
+    find_with_id,
     is_asked_for,
 )
 from kernelmcp_kernel.runtime.build_identity import BuildError, node_binary
@@ -107,11 +107,11 @@ class Python(Language):
             return None
         if not image.startswith(f"{plain.build_id}+"):
             return ANOTHER_BUILD
-        prepared = _usable()
-        if prepared is None or prepared.build_id != image:
-            prepared = _if_it_fits(find_former(image))
+        prepared = find_with_id(image)
         if prepared is None:
             return "the image of its packages is gone, or is no longer permitted"
+        if not _fits(prepared):
+            return "the image of its packages needs more memory than it may have now"
         self._image = prepared_image(prepared)
         return None
 
@@ -131,14 +131,14 @@ def _first_image() -> BootImage:
 
 
 def _usable() -> Prepared | None:
-    """The prepared packages, if a guest with their image has at least as much memory left. None otherwise."""
-    return _if_it_fits(find_prepared())
+    """The prepared packages, if they fit. None otherwise."""
+    prepared = find_prepared()
+    return prepared if prepared and _fits(prepared) else None
 
 
-def _if_it_fits(prepared: Prepared | None) -> Prepared | None:
-    if prepared is None or 2 * prepared.image.stat().st_size > settings().memory_mb << 20:
-        return None
-    return prepared
+def _fits(prepared: Prepared) -> bool:
+    """Return whether a guest with their image has at least as much memory left."""
+    return 2 * prepared.image.stat().st_size <= settings().memory_mb << 20
 
 
 def prepare_meanwhile(*arguments: str) -> None:

@@ -121,11 +121,16 @@ def is_asked_for() -> bool:
 
 def _is_permitted(setup: Setup) -> bool:
     """A setup from before the settings became stricter is not used."""
-    denied = set(map(_plain, settings().packages.denied))
+    return not _is_denied(wheel["name"] for wheel in setup.wheels) and _are_allowed(setup.requirements)
+
+
+def _is_denied(names: Iterable[str]) -> bool:
+    return not set(map(_plain, settings().packages.denied)).isdisjoint(map(_plain, names))
+
+
+def _are_allowed(requirements: Iterable[str]) -> bool:
     allowed = settings().packages.allowed
-    if not denied.isdisjoint(_plain(wheel["name"]) for wheel in setup.wheels):
-        return False
-    return allowed is None or set(map(_plain, setup.requirements)) <= set(map(_plain, allowed))
+    return allowed is None or set(map(_plain, requirements)) <= set(map(_plain, allowed))
 
 
 def _plain(requirement: str) -> str:
@@ -154,21 +159,24 @@ def files() -> tuple[Path, Path]:
 
 
 def find_prepared() -> Prepared | None:
-    """The prepared packages. None if nothing should be prepared, or if the image or a package is missing (as yet)."""
-    return _read(files()[1]) if is_asked_for() else None
+    """The prepared packages. None if nothing should be prepared, if the image or a package is missing (as yet), or if
+    the settings have become stricter."""
+    packages = settings().packages
+    if not is_asked_for() or not _are_allowed(packages.preinstalled):
+        return None
+    return _read(files()[1])
 
 
-def find_former(identity: str) -> Prepared | None:
+def find_with_id(identity: str) -> Prepared | None:
     """The packages of the image with this id, with which a state was saved, though others may be prepared now. None if
     the image or a package is missing, or if the settings do not permit one of them."""
+    if (prepared := find_prepared()) and prepared.build_id == identity:
+        return prepared
     packages, stem = settings().packages, identity.rpartition("+")[2]
     if not packages.enabled or packages.allowed is not None or not re.fullmatch(r"[0-9a-f]{32}", stem):
-        return None
+        return None  # for which requirements an image was made nobody knows any more
     found = _read(data_home() / "images" / f"{stem}.json")
-    if found is None or found.build_id != identity:
-        return None
-    denied = set(map(_plain, packages.denied))
-    return found if denied.isdisjoint(_plain(package.name) for package in found.packages) else None
+    return found if found and found.build_id == identity else None
 
 
 def _read(listing: Path) -> Prepared | None:
@@ -176,7 +184,8 @@ def _read(listing: Path) -> Prepared | None:
     try:
         listed = json.loads(listing.read_text("utf-8"))
         packages = tuple(_package(each) for each in listed["packages"])
-        if image.is_file() and all(Path(package.folder).is_dir() for package in packages):
+        is_there = image.is_file() and all(Path(package.folder).is_dir() for package in packages)
+        if is_there and not _is_denied(package.name for package in packages):
             return Prepared(image, str(listed["build_id"]), tuple(listed["in_image"]), packages)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
