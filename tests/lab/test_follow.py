@@ -620,6 +620,19 @@ def test_a_log_that_is_no_file_shows_nothing(session: Session) -> None:
     assert tail.new() == []
 
 
+def test_a_log_that_was_written_anew_twice_is_read_anew(session: Session) -> None:
+    """Its second file may get the number of the first one, which is gone."""
+    tail = Tail(session.file)
+    session.append(session.old_line("one"))
+    assert [entry.cell for entry in tail.new()] == ["one"]
+    for cells in (["one", "two"], ["one", "two", "three"]):
+        new = session.file.with_name("new")
+        new.write_text("".join(map(session.old_line, cells)))
+        new.replace(session.file)
+    assert tail.has_news()
+    assert [entry.cell for entry in tail.new()] == ["one", "two", "three"]
+
+
 def test_a_log_that_was_written_anew_is_read_anew(session: Session) -> None:
     tail = Tail(session.file)
     session.append(session.old_line("one"), session.old_line("two"))
