@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from kernelmcp.cells import cell
+from kernelmcp.cells import line as cell_line
 from kernelmcp.cells.cell import Outputs
 from kernelmcp.cells.fold import DisplayIds, Fold
 from kernelmcp.cells.line import NOT_KEPT
@@ -229,3 +231,34 @@ def test_notes_of_the_transcript_are_no_output_of_the_cell(most: int, large: int
     assert found.outputs.dropped_displays == dropped
     assert len(found.outputs.displays) == min(most, 4), "each keeps its number"
     assert [one.data.get("text/plain") for one in found.outputs.displays].count(NOT_KEPT) == replaced
+
+
+def texts_of(line: bytes) -> list[str]:
+    return [output["text"] for output in json.loads(line)["outputs"]]
+
+
+def test_late_output_leaves_true_what_the_transcript_says_of_a_long_cell() -> None:
+    outputs = Outputs((1_000_000, 1_000))
+    outputs.apply(["text", "stderr", "x" * 1_500])
+    outputs.apply(["text", "stdout", "line\n" * 50_000])
+    line = cell_line.to_line("c" * 20, "code", {}, outputs)
+    cut = "line\n" * 20_000 + "\n[150,000 more bytes were cut from the notebook]\n"
+    said = "[500 characters of output were not kept]\n"
+    assert texts_of(line) == ["x" * 1_000, cut, said]
+    for text in ("late\n", "later\n" * 20):
+        line = cell_line.with_changes(line, [["text", "stdout", text]])
+    assert texts_of(line) == ["x" * 1_000, cut, "late\n" + "later\n" * 20, said]
+    assert cell_line.from_line(line)[2].stdout.total_chars == 250_125
+    assert texts_of(cell_line.with_changes(line, [["clear"], ["text", "stdout", "new"]])) == ["new"]
+
+
+def test_late_output_of_a_cell_with_too_many_runs_is_counted_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell, "MAX_SEGMENTS", 2)
+    outputs = Outputs()
+    for name, text in (("stdout", "a"), ("stderr", "b"), ("stdout", "é\n")):
+        outputs.apply(["text", name, text])
+    line = cell_line.to_line("c" * 20, "code", {}, outputs)
+    assert texts_of(line) == ["a", "b", "[3 more bytes of output were cut from the notebook]\n"]
+    for _ in range(2):
+        line = cell_line.with_changes(line, [["text", "stdout", "late\n"]])
+    assert texts_of(line) == ["a", "b", "[13 more bytes of output were cut from the notebook]\n"]
