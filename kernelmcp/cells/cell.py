@@ -43,6 +43,8 @@ class Segment:
     name: StreamName | None
     start: int
     end: int
+    is_cut: bool = False
+    """True in a record if it ends with a note on the rest of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Outputs:
     """How often a display was shown or updated."""
     held: int = 0
     """The memory of the displays, in bytes."""
+    noted: tuple[int, int] | None = None
+    """In a record, the bytes that were cut and the characters that were not kept, as its notes say."""
 
     def __post_init__(self) -> None:
         self.stdout = Spool(self.max_stream_bytes[0], self.folder)
@@ -138,7 +142,7 @@ class Outputs:
         start = spool.size
         if kept := spool.append(text):
             last = self.segments[-1] if self.segments else None
-            if last is not None and last.name == name:
+            if last is not None and last.name == name and not last.is_cut:
                 last.end = start + kept
             elif len(self.segments) < MAX_SEGMENTS:
                 self.segments.append(Segment(name, start, start + kept))
@@ -165,6 +169,7 @@ class Outputs:
         self.segments.clear()
         self.result, self.result_chars, self.result_number = None, 0, None
         self.held = 0
+        self.noted = self.noted and (0, 0)
 
     def close(self) -> None:
         """Free memory and disk."""

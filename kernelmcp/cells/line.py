@@ -65,7 +65,7 @@ def from_line(line: bytes) -> tuple[str, dict[str, Any], Outputs]:
     outputs = Outputs(revision=FIRST_REVISION)
     count = cell.get("execution_count")
     outputs.execution_count = count if isinstance(count, int) else None
-    places, notes = iter(as_list(facts.get("displays"))), as_list(facts.get("notes"))
+    places, notes, cuts = iter(as_list(facts.get("displays"))), as_list(facts.get("notes")), as_list(facts.get("cut"))
     replaced = 0
 
     def fill(place: Any) -> None:
@@ -74,10 +74,14 @@ def from_line(line: bytes) -> tuple[str, dict[str, Any], Outputs]:
             outputs.apply(["show", "display_data", {"text/plain": NOT_KEPT}, {}, None])
             replaced += 1
 
-    for output in (as_dict(one) for index, one in enumerate(as_list(cell.get("outputs"))) if index not in notes):
+    for index, output in enumerate(map(as_dict, as_list(cell.get("outputs")))):
         kind = output.get("output_type")
+        if index in notes:
+            continue
         if kind == "stream":
             outputs.apply(["text", output.get("name"), joined(output.get("text", ""))])
+            if index in cuts and outputs.segments:
+                outputs.segments[-1].is_cut = True
         elif kind in ("display_data", "execute_result"):
             fill(next(places, None))
             data = as_dict(output.get("data"))
@@ -88,12 +92,22 @@ def from_line(line: bytes) -> tuple[str, dict[str, Any], Outputs]:
             traceback = "\n".join(map(str, as_list(output.get("traceback"))))
             outputs.apply(["error", str(output.get("ename")), str(output.get("evalue")), traceback])
     fill(facts.get("shown"))
+    _count_missing(outputs, facts, replaced)
+    return joined(cell.get("source", "")), facts, outputs
+
+
+def _count_missing(outputs: Outputs, facts: dict[str, Any], replaced: int) -> None:
+    """What the cell had, and its line lacks. `replaced` displays have a text in their place."""
     dropped = facts.get("dropped")
     outputs.dropped_displays = max(0, dropped - replaced) if isinstance(dropped, int) else 0
     for spool, total in zip((outputs.stdout, outputs.stderr), as_list(facts.get("chars")), strict=False):
         if isinstance(total, int):
             spool.dropped_chars = max(spool.dropped_chars, total - spool.chars)
-    return joined(cell.get("source", "")), facts, outputs
+    match facts.get("noted"):
+        case [int() as cut_bytes, int() as dropped_chars]:
+            outputs.noted = cut_bytes, dropped_chars
+        case _:
+            outputs.noted = 0, 0
 
 
 def with_changes(line: bytes, ops: list[Op]) -> bytes:
@@ -101,7 +115,7 @@ def with_changes(line: bytes, ops: list[Op]) -> bytes:
     code, facts, outputs = from_line(line)
     for op in ops:
         outputs.apply(op)
-    derived = ("sum", "execution_id", "chars", "displays", "shown", "notes", "dropped")
+    derived = ("sum", "execution_id", "chars", "displays", "shown", "notes", "dropped", "cut", "noted")
     kept = {name: value for name, value in facts.items() if name not in derived}
     return to_line(str(facts.get("execution_id")), code, kept, outputs, event.parsed(line).get("id", ""))
 
@@ -171,24 +185,31 @@ def left_out_count(line: bytes) -> int:
 
 def _encoded_outputs(outputs: Outputs) -> tuple[list[bytes], dict[str, Any]]:
     """The outputs as JSON, and facts about them: "dropped", how many were left out; "displays", the numbers of the rest
-    in their URIs, and "shown", how many there were; "notes", the indexes of the outputs that are notes about it."""
+    in their URIs, and "shown", how many there were; "cut", the indexes of the texts that end with a note, and "notes",
+    those of the outputs that are notes; "noted", what they say of text."""
     encoded: list[bytes] = []
     displays: list[int] = []
+    cuts: list[int] = []
     facts: dict[str, Any] = {}
     room, left_out = MAX_CELL_BYTES, outputs.dropped_displays
-    for number, output in _outputs(outputs):
+    for (number, output), segment in zip(_outputs(outputs), outputs.segments, strict=True):
         text = event.encoded(output)
         if len(text) > room:
             left_out += 1
         else:
             room -= len(text)
+            cuts += [len(encoded)] if segment.is_cut or _is_long(segment) else []
             encoded.append(text)
             displays += [] if number is None else [number]
     if left_out:
         facts["dropped"] = left_out
     if len(displays) < len(outputs.displays):
         facts |= {"displays": displays, "shown": len(outputs.displays)}
-    if notes := list(_notes(outputs, left_out)):
+    if cuts:
+        facts["cut"] = cuts
+    if any(noted := _noted(outputs)):
+        facts["noted"] = noted
+    if notes := list(_notes(*noted, left_out)):
         facts["notes"] = list(range(len(encoded), len(encoded) + len(notes)))
         encoded += [json.dumps(one).encode() for one in notes]
     if (error := outputs.error) is not None:
@@ -198,12 +219,19 @@ def _encoded_outputs(outputs: Outputs) -> tuple[list[bytes], dict[str, Any]]:
     return encoded, facts
 
 
-def _notes(outputs: Outputs, left_out: int) -> Iterator[dict[str, Any]]:
+def _noted(outputs: Outputs) -> tuple[int, int]:
+    """The bytes of text that no run has, and the characters that were not kept."""
+    cut_bytes, dropped_chars = outputs.noted or (0, outputs.stdout.dropped_chars + outputs.stderr.dropped_chars)
     placed = sum(segment.end - segment.start for segment in outputs.segments if segment.name is not None)
-    if missing := outputs.disk_bytes - placed:
-        yield note(f"{counted(missing, 'more byte of output was', 'more bytes of output were')} cut from the notebook")
-    if dropped := outputs.stdout.dropped_chars + outputs.stderr.dropped_chars:
-        yield note(f"{counted(dropped, 'character of output was', 'characters of output were')} not kept")
+    return cut_bytes + outputs.disk_bytes - placed, dropped_chars
+
+
+def _notes(cut_bytes: int, dropped_chars: int, left_out: int) -> Iterator[dict[str, Any]]:
+    if cut_bytes:
+        words = counted(cut_bytes, "more byte of output was", "more bytes of output were")
+        yield note(f"{words} cut from the notebook")
+    if dropped_chars:
+        yield note(f"{counted(dropped_chars, 'character of output was', 'characters of output were')} not kept")
     if left_out:
         more = counted(left_out, "more output of this cell was", "more outputs of this cell were")
         yield note(f"{more} left out of the notebook")
@@ -225,15 +253,18 @@ def _outputs(outputs: Outputs) -> list[tuple[int | None, dict[str, Any]]]:
             found.append((segment.start, _display(outputs, segment.start)))
             continue
         text = next(texts[segment.name])
-        if segment.end - segment.start > MAX_TEXT_CHARS + NOTE_CHARS:
+        if _is_long(segment):
             text += f"\n[{segment.end - segment.start - MAX_TEXT_CHARS:,} more bytes were cut from the notebook]\n"
         found.append((None, {"output_type": "stream", "name": segment.name, "text": text}))
     return found
 
 
+def _is_long(segment: Segment) -> bool:
+    return segment.name is not None and segment.end - segment.start > MAX_TEXT_CHARS + NOTE_CHARS
+
+
 def _end_of(segment: Segment) -> int:
-    is_short = segment.end - segment.start <= MAX_TEXT_CHARS + NOTE_CHARS
-    return segment.end if is_short else segment.start + MAX_TEXT_CHARS
+    return segment.start + MAX_TEXT_CHARS if _is_long(segment) else segment.end
 
 
 def _display(outputs: Outputs, number: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ has.
 
 import os
 import stat
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -41,6 +42,8 @@ class Tail:
         self.is_anew = True
         """True if the last result starts with the first line of the log."""
         self._read_up_to = 0
+        self._stream: BinaryIO | None = None
+        """The file that was read last. It stays open, so that no other file gets its inode number meanwhile."""
         self._stamp: tuple[int, int] = (0, 0)
         self._size = -1
 
@@ -56,31 +59,29 @@ class Tail:
         """Return the lines since the last call. Empty if the file cannot be read."""
         if (stream := self._open()) is None:
             return []
-        with stream:
-            found = os.fstat(stream.fileno())
-            if (found.st_dev, found.st_ino) != self._stamp or found.st_size < self._read_up_to:
-                self._stamp, self._read_up_to = (found.st_dev, found.st_ino), 0
-            self._size = found.st_size
-            self.is_anew = self._read_up_to == 0
-            stream.seek(self._read_up_to)
-            entries: list[Entry] = []
-            while (line := stream.readline()).endswith(b"\n"):
-                if (entry := _entry(line, self._read_up_to)) is not None:
-                    entries.append(entry)
-                self._read_up_to += len(line)
-            return entries
+        found = os.fstat(stream.fileno())
+        if (found.st_dev, found.st_ino) != self._stamp or found.st_size < self._read_up_to:
+            self._stamp, self._read_up_to = (found.st_dev, found.st_ino), 0
+        self._stream, self._size = stream, found.st_size
+        self.is_anew = self._read_up_to == 0
+        stream.seek(self._read_up_to)
+        entries: list[Entry] = []
+        while (line := stream.readline()).endswith(b"\n"):
+            if (entry := _entry(line, self._read_up_to)) is not None:
+                entries.append(entry)
+            self._read_up_to += len(line)
+        return entries
 
     def lines(self, entries: list[Entry]) -> list[bytes]:
-        """The lines of ended cells; an empty one for each that can no longer be read, or is damaged."""
-        if (stream := self._open()) is None:
+        """The lines of ended cells; an empty one for each that is damaged."""
+        if (stream := self._stream) is None:
             return [b""] * len(entries)
-        with stream:
-            found: list[bytes] = []
-            for entry in entries:
-                stream.seek(entry.offset)
-                line = stream.read(entry.length).rstrip(b"\n")
-                found.append(line if event.is_whole(line) or not event.kind_of(line)[0] else b"")
-            return found
+        found: list[bytes] = []
+        for entry in entries:
+            stream.seek(entry.offset)
+            line = stream.read(entry.length).rstrip(b"\n")
+            found.append(line if event.is_whole(line) or not event.kind_of(line)[0] else b"")
+        return found
 
     def _open(self) -> BinaryIO | None:
         try:
@@ -89,7 +90,9 @@ class Tail:
             return None
         found = os.fstat(fd)
         if stat.S_ISREG(found.st_mode) and found.st_size <= MAX_LOG_BYTES:
-            return os.fdopen(fd, "rb")
+            stream = os.fdopen(fd, "rb", closefd=False)
+            weakref.finalize(stream, os.close, fd)  # a thread may read while its follower is cancelled
+            return stream
         os.close(fd)
         return None
 

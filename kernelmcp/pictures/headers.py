@@ -1,10 +1,12 @@
-"""Identifies a guest's picture by its header alone: its type and its sides. Nothing is decoded here.
+"""Identifies a guest's picture by its structure: its type, its sides, and whether it is whole. Nothing is decoded here.
 
 `decoder` decodes pictures.
 """
 
 import binascii
 import re
+import struct
+import zlib
 from typing import Any, NamedTuple
 
 IMAGE_TYPES = ("image/png", "image/jpeg")
@@ -51,16 +53,44 @@ def decode(encoded: Any) -> tuple[bytes, bool] | None:
 
 
 def recognize(data: bytes) -> Picture | None:
-    """The picture that `data` claims to be; None if it is neither PNG nor JPEG, or has no pixels."""
+    """The whole picture in `data`; None if it is neither PNG nor JPEG, has no pixels, or is damaged: a model's API
+    refuses a whole conversation for a picture that it cannot decode."""
+    found = claimed(data)
+    return found if found is not None and _is_whole(found) else None
+
+
+def claimed(data: bytes) -> Picture | None:
+    """The picture that `data`, perhaps only a file's beginning, claims to be by its header."""
     if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
-        kind, width, height = "image/png", int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    elif data.startswith(b"\xff\xd8") and (sides := _jpeg_sides(data)):
-        kind, (width, height) = "image/jpeg", sides
+        kind, (width, height) = "image/png", struct.unpack_from(">II", data, 16)
+    elif data.startswith(b"\xff\xd8") and (frame := _jpeg_frame(data)) is not None:
+        kind, (height, width) = "image/jpeg", struct.unpack_from(">HH", data, frame + 5)
     else:
         return None
     return Picture(kind, width, height, data) if width and height else None
 
 
+def _is_whole(picture: Picture) -> bool:
+    """True if its parts are all there: a PNG's chunks with their checksums, a JPEG's end after a scan."""
+    data = picture.data
+    if picture.mime_type == "image/jpeg":
+        scan = data.find(b"\xff\xda", _jpeg_frame(data))
+        return scan > 0 and data.find(b"\xff\xd9", scan) > 0
+    kinds: set[bytes] = set()
+    start = len(_PNG)
+    for _ in range(MAX_CHUNKS):
+        end = start + 8 + int.from_bytes(data[start : start + 4], "big")
+        if end + 4 > len(data) or zlib.crc32(memoryview(data)[start + 4 : end]) != int.from_bytes(data[end : end + 4]):
+            return False
+        kinds.add(kind := data[start + 4 : start + 8])
+        if kind == b"IEND":
+            return b"IDAT" in kinds
+        start = end + 4
+    return False
+
+
+# Chunks of a PNG: usually of 8 KiB or more.
+MAX_CHUNKS = 20_000
 # Segments before a picture's frame: profiles come in pieces of 64 KiB.
 MAX_SEGMENTS = 2000
 _FILL = re.compile(rb"\xff+")
@@ -76,8 +106,8 @@ def find(bundle: dict[str, Any]) -> Picture | None:
     return None
 
 
-def _jpeg_sides(data: bytes) -> tuple[int, int] | None:
-    """Width and height; None if no frame's header comes before the first scan. Each step moves forward."""
+def _jpeg_frame(data: bytes) -> int | None:
+    """Where the frame's header begins; None if none comes before the first scan. Each step moves forward."""
     position = 2
     for _ in range(MAX_SEGMENTS):
         if position + 4 > len(data) or data[position] != 0xFF:
@@ -91,8 +121,7 @@ def _jpeg_sides(data: bytes) -> tuple[int, int] | None:
             position += 2
             continue
         if marker in _FRAMES and position + 9 <= len(data):
-            height, width = data[position + 5 : position + 7], data[position + 7 : position + 9]
-            return int.from_bytes(width, "big"), int.from_bytes(height, "big")
+            return position
         length = int.from_bytes(data[position + 2 : position + 4], "big")
         if marker in (0xD9, 0xDA) or length < 2:
             return None

@@ -394,6 +394,30 @@ def test_late_output_that_the_log_has_only_in_the_line_of_its_cell_is_shown(sess
     session.follow(second)
 
 
+def test_late_output_that_the_log_no_longer_has_is_gone(session: Session) -> None:
+    """It was cleared before Lab looked again: the line of its cell is as it was before it came."""
+
+    async def first(session: Session) -> None:
+        session.begin("one")
+        session.end("one")
+        session.hear("one", stream("late"))
+        await session.becomes(one="late")
+        session.hear("one", ("clear_output", {}))
+        session.log.flush()
+        session.compact()
+        await session.becomes(one="")
+        session.hear("one", stream("again"))
+        await session.becomes(one="again")
+
+    async def second(session: Session) -> None:
+        await session.becomes(one="")
+
+    session.follow(first)
+    session.away(lambda: session.hear("one", ("clear_output", {})))
+    session.away(session.compact)
+    session.follow(second)
+
+
 def test_what_is_read_again_is_not_written_again(session: Session) -> None:
     """A log that was compacted is read again, and nothing that a tab shows is drawn again."""
 
@@ -594,6 +618,19 @@ def test_a_log_that_is_no_file_shows_nothing(session: Session) -> None:
     session.file.rmdir()
     session.file.symlink_to("/etc/passwd")
     assert tail.new() == []
+
+
+def test_a_log_that_was_written_anew_twice_is_read_anew(session: Session) -> None:
+    """Its second file may get the number of the first one, which is gone."""
+    tail = Tail(session.file)
+    session.append(session.old_line("one"))
+    assert [entry.cell for entry in tail.new()] == ["one"]
+    for cells in (["one", "two"], ["one", "two", "three"]):
+        new = session.file.with_name("new")
+        new.write_text("".join(map(session.old_line, cells)))
+        new.replace(session.file)
+    assert tail.has_news()
+    assert [entry.cell for entry in tail.new()] == ["one", "two", "three"]
 
 
 def test_a_log_that_was_written_anew_is_read_anew(session: Session) -> None:

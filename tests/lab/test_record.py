@@ -220,6 +220,12 @@ def test_an_update_finds_its_display_among_outputs_that_cannot_be_shown(opened: 
     assert [output["data"].get("text/plain") for output in opened.outputs("one")] == [None, "1", "3"]
 
 
+def test_an_update_finds_its_late_display_after_one_that_cannot_be_shown(opened: Opened) -> None:
+    opened.run("one", display({}))
+    opened.feed("one", display({"text/plain": "1"}, "bar"), update("2", "bar"))
+    assert [output["data"] for output in opened.outputs("one")] == [{"text/plain": "2"}]
+
+
 @pytest.mark.parametrize("number", [-1, 7, True, "0", None, 2**70])
 def test_a_change_of_a_display_that_is_not_there_changes_nothing(opened: Opened, number: Any) -> None:
     opened.run("one", stream("a"), end=False)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kernelmcp.cells import cell
+from kernelmcp.cells import line as cell_line
 from kernelmcp.cells.cell import Outputs
 from kernelmcp.cells.fold import DisplayIds, Fold
 from kernelmcp.cells.line import NOT_KEPT
@@ -15,11 +17,16 @@ from kernelmcp.config.models import Policy
 from kernelmcp.executions import handler_call
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.recorded import from_line, to_line
+from kernelmcp.files.workspace import Piece
 from kernelmcp.mcp_server.results.execution_result import to_result
 from kernelmcp.mcp_server.results.readable import MAX_FORM_CHARS, readable, text_of_html
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
 from kernelmcp.mcp_server.results.view import MAX_READ_BYTES, Cursor, View, without_overwritten
+from kernelmcp.mcp_server.tools.file_contents import picture_result
 from kernelmcp.mcp_server.views.pages import page
+from kernelmcp.pictures import headers
+
+from . import bombs
 
 pytestmark = pytest.mark.anyio
 
@@ -176,12 +183,39 @@ async def test_a_cursor_of_the_running_cell_shows_the_displays_of_its_record() -
     assert View(recorded, Cursor.parse(str(View(recorded).end))).displays() == []
 
 
-async def test_a_damaged_picture_fits_nowhere_and_is_named() -> None:
+PNG, JPEG = bombs.flat_png(20), bombs.flat_jpeg(20, 20)
+THUMBNAIL = b"\xff\xe1" + (len(JPEG) + 2).to_bytes(2, "big") + JPEG
+DAMAGED = {
+    "rubbish": PNG[:8] + b"\0" * 50,
+    "header alone": PNG[:33],
+    "cut": PNG[:-1],
+    "no pixels": PNG[:33] + PNG[-12:],
+    "changed": PNG[:50] + bytes([PNG[50] ^ 1]) + PNG[51:],
+    "JPEG without its end": JPEG[:2] + THUMBNAIL + JPEG[2:-2],
+    "JPEG without a scan": JPEG[: JPEG.index(b"\xff\xda")] + JPEG[-2:],
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+async def test_a_damaged_picture_fits_nowhere_and_is_named(kind: str) -> None:
+    data = DAMAGED[kind]
     outputs = Outputs()
-    png = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 50).decode()
-    Fold(outputs, Policy(), DisplayIds()).hear("display_data", {"data": {"image/png": png}})
+    content = {"data": {"image/png": base64.b64encode(data).decode()}}
+    Fold(outputs, Policy(), DisplayIds()).hear("display_data", content)
     execution = Execution("s", "local", "code", 1, outputs)
     assert "[1 picture could not be put into this result: read_file of kernelmcp://" in await text_of(execution)
+    assert await picture_result("s", "a.png", Piece(data, len(data))) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [PNG, JPEG, JPEG[:2] + THUMBNAIL + JPEG[2:], PNG + b"more", JPEG + b"a film"],
+    ids=["PNG", "JPEG", "with a thumbnail", "PNG and more", "JPEG and a film"],
+)
+def test_a_whole_picture_is_recognized_whatever_else_is_in_its_file(data: bytes) -> None:
+    found = headers.recognize(data)
+    assert found is not None
+    assert (found.width, found.height) == (20, 20)
 
 
 def test_a_number_that_json_does_not_have_is_null() -> None:
@@ -219,3 +253,34 @@ def test_notes_of_the_transcript_are_no_output_of_the_cell(most: int, large: int
     assert found.outputs.dropped_displays == dropped
     assert len(found.outputs.displays) == min(most, 4), "each keeps its number"
     assert [one.data.get("text/plain") for one in found.outputs.displays].count(NOT_KEPT) == replaced
+
+
+def texts_of(line: bytes) -> list[str]:
+    return [output["text"] for output in json.loads(line)["outputs"]]
+
+
+def test_late_output_leaves_true_what_the_transcript_says_of_a_long_cell() -> None:
+    outputs = Outputs((1_000_000, 1_000))
+    outputs.apply(["text", "stderr", "x" * 1_500])
+    outputs.apply(["text", "stdout", "line\n" * 50_000])
+    line = cell_line.to_line("c" * 20, "code", {}, outputs)
+    cut = "line\n" * 20_000 + "\n[150,000 more bytes were cut from the notebook]\n"
+    said = "[500 characters of output were not kept]\n"
+    assert texts_of(line) == ["x" * 1_000, cut, said]
+    for text in ("late\n", "later\n" * 20):
+        line = cell_line.with_changes(line, [["text", "stdout", text]])
+    assert texts_of(line) == ["x" * 1_000, cut, "late\n" + "later\n" * 20, said]
+    assert cell_line.from_line(line)[2].stdout.total_chars == 250_125
+    assert texts_of(cell_line.with_changes(line, [["clear"], ["text", "stdout", "new"]])) == ["new"]
+
+
+def test_late_output_of_a_cell_with_too_many_runs_is_counted_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell, "MAX_SEGMENTS", 2)
+    outputs = Outputs()
+    for name, text in (("stdout", "a"), ("stderr", "b"), ("stdout", "é\n")):
+        outputs.apply(["text", name, text])
+    line = cell_line.to_line("c" * 20, "code", {}, outputs)
+    assert texts_of(line) == ["a", "b", "[3 more bytes of output were cut from the notebook]\n"]
+    for _ in range(2):
+        line = cell_line.with_changes(line, [["text", "stdout", "late\n"]])
+    assert texts_of(line) == ["a", "b", "[13 more bytes of output were cut from the notebook]\n"]

@@ -293,7 +293,7 @@ async def test_a_view_reads_again_and_says_if_it_no_longer_can(
 
 GAPS = """() => {
     const outputs = new Outputs(document.body, () => false);
-    const page = (text, cut, since) => outputs.show({ since, parts: [{ stream: "stdout", text, cut }], status: "running", error: null, more: 0, dropped: 0 });
+    const page = (text, cut, since) => outputs.show({ since, parts: [{ stream: "stdout", text, cut }], status: "running", error: null, displays: 0, dropped: 0 });
     const shown = () => document.querySelector("pre.stdout").textContent;
     page("one\\n", false, "");
     page("two\\n", true, "1");
@@ -311,6 +311,24 @@ async def test_a_gap_in_the_text_is_seen(connect: Connect, tab: Tab) -> None:
     assert cut == f"one\n{gap}two"
     assert long.startswith(f"{gap}xxx")
     assert (long.count(gap), len(long)) == (1, 200_000 - 1)
+
+
+MANY = """() => {
+    const outputs = new Outputs(document.body, () => false);
+    const page = (since, displays, dropped, ...numbers) => {
+        const parts = numbers.map((display) => ({ display, best: "text/plain", still: "", data: { "text/plain": "x" } }));
+        outputs.show({ since, parts, status: "running", error: null, displays, dropped });
+        return document.querySelector("p.note")?.textContent ?? "";
+    };
+    return [page("", 5, 0, 0, 1), page("1", 9, 1, 5, 6), page("2", 9, 1, 0, 2), page("3", 9, 1), page("", 1, 0, 0)];
+}"""
+
+
+async def test_objects_that_no_page_showed_are_counted(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
+        view = await host.open("")
+        counts = [int(words.split()[0]) if words else 0 for words in await view.frame.evaluate(MANY)]
+    assert counts == [3, 6, 5, 5, 0]
 
 
 async def test_a_host_that_sends_nothing_sees_a_line(connect: Connect, tab: Tab) -> None:

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from kernelmcp.cells import line
+from kernelmcp.cells import cell, line
 from kernelmcp.cells.cell import Outputs
 from kernelmcp.cells.event import Op
 from kernelmcp.cells.fold import VIEW_TYPE, DisplayIds, Fold
 from kernelmcp.config.models import Policy
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.results.view import Cursor
-from kernelmcp.mcp_server.views.pages import MAX_PAGE_BYTES, TABLE, page, raw
+from kernelmcp.mcp_server.views.pages import MAX_PAGE_BYTES, MAX_TEXT_CHARS, TABLE, page, raw
 
 ROWS = {"schema": {"fields": [{"name": "a"}]}, "data": [{"a": 1}], "rows": 5000}
 
@@ -89,3 +89,29 @@ def test_a_page_is_small_in_a_message_whatever_its_values_and_texts_hold(sign: s
     shown = [part["data"] for part in json.loads(found)["parts"] if "display" in part]
     assert shown[-1] == {"application/json": value(sign * 10)}
     assert raw(fold.outputs, 0, "application/json") is not None
+
+
+def test_the_first_text_of_a_page_says_if_there_was_more() -> None:
+    def parts(*texts: tuple[str, str], since: str | None = None) -> list[tuple[str, bool]]:
+        fold = fold_of([])
+        for name, text in texts:
+            fold.hear("stream", {"name": name, "text": text})
+        found = json.loads(page(Execution("s", "local", "code", 1, fold.outputs, fold), Cursor.parse(since)))
+        return [(part["text"], part.get("cut", False)) for part in found["parts"]]
+
+    many = [("stdout", "a"), ("stderr", "b")] * 300
+    assert parts(*many) == [("a", True), ("b", False), *[("a", False), ("b", False)] * 249]
+    assert parts(*many, since="50-50-0-0") == [("a", False), ("b", False)] * 250
+    long = "x" * MAX_TEXT_CHARS
+    assert parts(("stderr", "early"), ("stdout", long)) == [(long, True)]
+    assert parts(("stderr", "early"), ("stdout", long), since="0-5-0-0") == [(long, False)]
+
+
+def test_a_page_has_text_that_came_after_the_last_possible_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell, "MAX_SEGMENTS", 2)
+    fold = fold_of([])
+    for name, text in (("stdout", "a"), ("stderr", "b"), ("stdout", "c"), ("stderr", "d"), ("stdout", "e")):
+        fold.hear("stream", {"name": name, "text": text})
+    execution = Execution("s", "local", "code", 1, fold.outputs, fold)
+    assert [part["text"] for part in json.loads(page(execution, Cursor()))["parts"]] == ["a", "bd", "ce"]
+    assert [part["text"] for part in json.loads(page(execution, Cursor(2, 2)))["parts"]] == ["e"]

@@ -16,7 +16,7 @@ from kernelmcp.lab.record import outputs
 from kernelmcp.lab.record.running_cell import RunningCell
 from kernelmcp.lab.record.shared_cells import code_cell, is_draft, is_of_record, number, shared_output, write_outputs
 from kernelmcp.notebook.transcript import MAX_NOTEBOOK_BYTES, MIN_LINE_BYTES, SHRUNK_BYTES
-from kernelmcp.output.sanitize import as_dict, clean, joined
+from kernelmcp.output.sanitize import as_dict, as_list, clean, joined
 
 # A browser draws larger notebooks slowly.
 MAX_CELLS = 5000
@@ -104,6 +104,8 @@ class Record:
         if shown is not None and (ycell := self._find(name)) is not None:
             shown.feed(ycell, ops)
             self.sizes[name] = shown.weight
+            if name not in self.unfinished and self._sums.get(name):
+                self._finish(name, "")  # the outputs are no longer those of the cell's line
 
     def abandon(self) -> None:
         """Abandon the running executions: the kernel is gone."""
@@ -135,7 +137,8 @@ class Record:
         self.sizes[name] = weight + len(source)
         self._codes.pop(execution_id, None)
         room, shown = max(0, MAX_CELL_BYTES - weight), facts.get("shown")
-        displays = shown if isinstance(shown, int) else max(places, default=-1) + 1
+        kinds = [as_dict(output).get("output_type") for output in as_list(cell.get("outputs"))]
+        displays = shown if isinstance(shown, int) else sum(kind in outputs.DISPLAYS for kind in kinds)
         self._shown[name] = RunningCell(len(source), room, len(found), displays, places)
         self._finish(name, str(facts.get("sum", "")))
 

@@ -23,7 +23,7 @@ MAX_PICTURE_CHARS = 800_000
 
 async def picture_result(session_id: str, path: str, file: Piece) -> CallToolResult | None:
     """A picture for the model to see; None when it is too large, or damaged."""
-    picture = headers.recognize(file.data) if len(file.data) == file.size else None
+    picture = headers.claimed(file.data) if len(file.data) == file.size else None
     if picture is None:
         return None
     encoded = await anyio.to_thread.run_sync(base64.b64encode, file.data)

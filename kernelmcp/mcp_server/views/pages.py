@@ -134,7 +134,6 @@ def _page(execution: Execution, since: Cursor, max_chars: int) -> dict[str, Any]
     is_beyond = since.stdout > outputs.stdout.size or since.stderr > outputs.stderr.size
     is_whole = is_beyond or since.clears != outputs.clears or since == Cursor(clears=since.clears)
     start = Cursor() if is_whole else since
-    parts, more = _parts(outputs, start, max_chars)
     error = execution.error
     return {
         "execution_id": execution.id,
@@ -145,8 +144,8 @@ def _page(execution: Execution, since: Cursor, max_chars: int) -> dict[str, Any]
         "time_ms": round(execution.execution_time_ms, 1),
         "cursor": str(view.end),
         "since": "" if is_whole else str(since),
-        "parts": parts,
-        "more": more,
+        "parts": _parts(outputs, start, max_chars),
+        "displays": len(outputs.displays),
         "dropped": outputs.dropped_displays,
         "error": error
         and {
@@ -164,8 +163,8 @@ def _files(execution: Execution) -> Any:
     return changed_files(execution, None)[:MAX_FILES]
 
 
-def _parts(outputs: Outputs, since: Cursor, max_chars: int) -> tuple[list[dict[str, Any]], int]:
-    """The new outputs in their order, and how many displayed objects had no room. Of text, the newest is kept."""
+def _parts(outputs: Outputs, since: Cursor, max_chars: int) -> list[dict[str, Any]]:
+    """The new outputs in their order. Of text, the newest is kept, and the first says if there was more."""
     room, runs = MAX_VALUES_BYTES, MAX_RUNS
     displays = [number for number, each in enumerate(outputs.displays) if each.revision > since.revision]
     shown: dict[int, dict[str, Any]] = {}
@@ -173,19 +172,38 @@ def _parts(outputs: Outputs, since: Cursor, max_chars: int) -> tuple[list[dict[s
         shown[number], used = _display(number, outputs.displays[number], room)
         room -= used
     parts: list[dict[str, Any]] = []
-    for segment in reversed(outputs.segments):
+    first: dict[str, Any] = {}
+    for segment in reversed(_segments(outputs)):
         if segment.name is None:
             parts += [shown[segment.start]] if segment.start in shown else []
-        elif max_chars > 0 and runs and (part := _text(outputs, segment.name, segment, since, max_chars)) is not None:
+        elif max_chars <= 0 or not runs:
+            if _start(segment, since) < segment.end:
+                first["cut"] = True
+        elif (part := _text(outputs, segment.name, segment, since, max_chars)) is not None:
             max_chars -= len(part["text"])
             runs -= 1
+            first = part
             parts.append(part)
-    return parts[::-1], len(displays) - len(shown)
+    return parts[::-1]
+
+
+def _segments(outputs: Outputs) -> list[Segment]:
+    """With the text that came after the last possible one."""
+    placed = {segment.name: segment.end for segment in outputs.segments}
+    rest = [
+        Segment("stdout", placed.get("stdout", 0), outputs.stdout.size),
+        Segment("stderr", placed.get("stderr", 0), outputs.stderr.size),
+    ]
+    return [*outputs.segments, *(segment for segment in rest if segment.start < segment.end)]
+
+
+def _start(segment: Segment, since: Cursor) -> int:
+    return max(segment.start, since.stdout if segment.name == "stdout" else since.stderr)
 
 
 def _text(outputs: Outputs, name: StreamName, segment: Segment, since: Cursor, max_chars: int) -> dict[str, Any] | None:
     """A run of a stream, from the position on; None if it has nothing new."""
-    start = max(segment.start, since.stdout if name == "stdout" else since.stderr)
+    start = _start(segment, since)
     if start >= segment.end:
         return None
     first = max(start, segment.end - UTF8_MAX_BYTES * max_chars)
