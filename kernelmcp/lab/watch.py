@@ -38,7 +38,8 @@ SAVED = "its variables come back if they could be saved, its files and this note
 START = "Run a cell to start it again."
 ENDED = f"The kernel of this session ended at {{}}: {SAVED}. {START}"
 STOPPED = f"This session was stopped from JupyterLab at {{}}: {SAVED}. {START}"
-REPLACED = f"The kernel of this session was replaced at {{}}: {KEPT}."
+# Without a word about files: they may have been deleted with it.
+REPLACED = "The kernel of this session was replaced at {}: its variables are gone, this notebook is kept."
 WENT_BACK = (
     "This session went back to checkpoint {name} at {{}}: its variables and files are as they were then, this notebook "
     "is kept."
@@ -245,6 +246,8 @@ class Watch:
         await asyncio.wait([one.task], timeout=LET_GO_SECONDS)
         if asked in ("restart", "stop"):
             words = RESTARTED if asked == "restart" else STOPPED
+        elif now is not None and now.created_at != old.created_at:
+            words = DELETED  # another session has its name
         elif now is not None and is_replaced:
             words = WENT_BACK.format(name=now.went_back_to) if now.went_back_to else REPLACED
         elif not old.directory.exists():

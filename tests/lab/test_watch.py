@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.names import Names
 from kernelmcp.lab.open_questions import Questions
 from kernelmcp.lab.persons import Persons
-from kernelmcp.lab.watch import Watch
+from kernelmcp.lab.watch import DELETED, REPLACED, Watch, _Followed
 
 
 class App:
@@ -35,6 +36,9 @@ class App:
     def attach(self, session: Descriptor, *, restarted: bool) -> Any:
         self.tried.append(session.session_id)
         raise (TraitError if session.session_id == "odd" else FileNotFoundError)("its connection file")
+
+    def detach(self, kernel_id: str) -> None:
+        pass
 
 
 class Found:
@@ -68,3 +72,37 @@ def test_a_session_that_cannot_be_shown_keeps_no_other_from_being_shown(
     assert app.tried == ["odd", "other", "other", "other"]
     assert caplog.text.count("session 'odd' cannot be shown") == 1
     assert (tmp_path / "other.ipynb").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"connection_file": Path("other.json")}, REPLACED),
+        ({"connection_file": Path("other.json"), "created_at": "2026-01-02"}, DELETED),
+        ({"connection_file": None, "created_at": "2026-01-02"}, DELETED),
+    ],
+)
+def test_a_notebook_says_whether_its_session_is_the_same_one_still(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    said: list[str] = []
+
+    class Follower:
+        async def end(self, words: str, key: str) -> None:
+            said.append(words)
+
+    async def run() -> None:
+        app: Any = App(tmp_path)
+        questions = Questions()
+        names, persons = Names(tmp_path / "names.json", tmp_path), Persons(tmp_path / "persons.json")
+        watch = Watch(app, Found(), names, persons, questions)  # type: ignore[arg-type]
+        old = Descriptor("k", "s", "2026-01-01", "python", tmp_path, tmp_path / "control.sock", Path("k.json"))
+        one = _Followed(old, Follower())  # type: ignore[arg-type]
+        one.task = asyncio.create_task(asyncio.sleep(0))
+        watch._followed["k"] = one
+        one.gone_since = 1e-9  # long ago
+        await watch._let_go("k", one, replace(old, **change))
+        questions.close()
+
+    asyncio.run(run())
+    assert said == [words]

@@ -14,6 +14,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from kernelmcp.commands.install import check, configure
 from kernelmcp.commands.install.check import states
 from kernelmcp.commands.install.clients import CLIENTS, Places
 from kernelmcp.commands.install.entry import launcher
@@ -200,12 +201,16 @@ def test_a_project_has_its_own_entry_where_the_client_reads_one(home: Home, clie
 
 def test_codex_keeps_a_table_of_variables(home: Home) -> None:
     old = home.write(
-        "codex", '[mcp_servers.kernelmcp]\ncommand = "old"\n\n[mcp_servers.kernelmcp.env]\nA = "1"\n\n# b\n[b]\nc = 1\n'
+        "codex",
+        '[mcp_servers.kernelmcp]\ncommand = "old"\n\n'
+        '[mcp_servers.kernelmcp.env]\n# mine\nA = "1"  # one\n\n# b\n[b]\nc = 1\n',
     )
     assert home.install("codex").returncode == 0
     new = home.file("codex").read_text()
     assert entry_of("codex", new)["env"] == {"A": "1", "KERNELMCP_HOME": home.env["KERNELMCP_HOME"]}
     assert new.endswith(old[old.index("\n# b") :])
+    assert "\n# mine\n" in new
+    assert '\nA = "1"  # one\n' in new
     assert home.install("codex", "--uninstall").returncode == 0
     assert home.file("codex").read_text() == "\n# b\n[b]\nc = 1\n"
 
@@ -310,6 +315,66 @@ def test_doctor_starts_each_entry_and_says_what_is_wrong(home: Home) -> None:
     }
     assert list(found) == list(said)
     assert {title: text for title, text in found.items() if said[title] not in text} == {}
+
+
+HOSTILE = '{"mcpServers": {"kernelmcp": %s}}'
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"command": "/bin/sh", "args": ["-c", "touch ran"]},
+        {"env": {"PYTHONSTARTUP": "ran.py"}},
+        {"args": ["--config", "mcp.toml"]},
+    ],
+)
+def test_doctor_starts_nothing_else_that_a_project_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    async def trial(command: list[str], variables: dict[str, str]) -> str:
+        pytest.fail(f"{command} was started with {variables}")
+
+    monkeypatch.setattr(check, "_trial", trial)
+    command, *arguments = launcher()
+    entry = {"command": command, "args": arguments} | change
+    (tmp_path / ".mcp.json").write_text(HOSTILE % json.dumps(entry))
+    found = anyio.run(states, Places({"HOME": str(tmp_path / "home"), "PATH": ""}, folder=tmp_path))
+    assert found.keys() == {"Claude Code, .mcp.json"}
+    assert "not tried, because the project names another program than" in found["Claude Code, .mcp.json"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ({"type": "http", "url": "https://h/\x1b[2J"}, "connects to https://h/"),
+        ({"command": "\x1b[2Jx"}, "does not exist"),
+        ({"command": sys.executable, "args": ["\0"]}, "cannot be used"),
+        ({"command": sys.executable, "env": {"A=B\0": "1"}}, "cannot be used"),
+        ({"command": sys.executable, "args": ["--folder", "~nobody-of-this-name/x"]}, "cannot be used"),
+    ],
+)
+def test_an_odd_entry_costs_doctor_nothing_but_its_own_line(tmp_path: Path, entry: dict[str, Any], told: str) -> None:
+    (tmp_path / ".claude.json").write_text(HOSTILE % json.dumps(entry))
+    [found] = anyio.run(states, Places({"HOME": str(tmp_path), "PATH": ""}, folder=tmp_path)).values()
+    assert told in found
+    assert found.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("client", "entry", "why"),
+    [
+        ("claude-code", {"type": "http", "url": "https://h"}, "connects to an address"),
+        ("opencode", {"type": "remote", "url": "https://h"}, "connects to an address"),
+        ("cursor", {"command": "ssh", "args": ["box", "-p", "22", "/opt/kernelmcp-wrapper"]}, "another program, ssh"),
+        ("cursor", {"command": "sh", "args": ["-c", "exec kernelmcp --folder ~/x"]}, "another program, sh"),
+    ],
+)
+def test_an_entry_that_is_no_server_of_ours_is_not_made_half_of_one(
+    client: str, entry: dict[str, Any], why: str
+) -> None:
+    text = json.dumps({CLIENTS[client].keys[0]: {"kernelmcp": entry}})
+    with pytest.raises(ValueError, match=why):
+        configure.merged(CLIENTS[client], text)
 
 
 def test_doctor_reports_no_client_where_there_is_none(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """What `kernelmcp upstreams import` writes of another program's servers: no secret, and everything else as it was."""
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernelmcp.commands.upstreams.import_client import Wanted, _table
+from kernelmcp.commands.upstreams.import_client import Wanted, _append, _table
 from kernelmcp.config.upstream_settings import UpstreamSettings
 
 PLAIN = ["-v", "/a:/b", "--root=/data", "KEY_FILE=/k", "host:80"]
@@ -57,3 +58,13 @@ def test_two_secrets_have_two_variables_and_one_has_one() -> None:
     assert set(wanted.variables) == {"API_KEY", "API_KEY_2"}
     found = imported(wanted, "d", url=f"https://me:{SECRET}@b.example/mcp?token={OTHER}", headers={"X-Mode": "1"})
     assert found["url"] == "https://me:${D_PASSWORD}@b.example/mcp?token=${D_TOKEN}"
+
+
+def test_a_link_to_the_settings_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    kept, link = tmp_path / "dotfiles/mcp.toml", tmp_path / "mcp.toml"
+    kept.write_text("# mine\n")
+    link.symlink_to(kept)
+    _append(link, "[upstreams.servers.x]\ncommand = 'npx'\n")
+    assert link.is_symlink()
+    assert kept.read_text() == "# mine\n[upstreams.servers.x]\ncommand = 'npx'\n"

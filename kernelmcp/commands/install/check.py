@@ -1,4 +1,8 @@
-"""Checks the clients on this machine: starts the server as each of them would."""
+"""Checks the clients on this machine: starts the server as each of them would.
+
+The user's own files may name any program. A project's file comes with the project, or from a guest that may write
+there, so only what `kernelmcp install` writes is started from it.
+"""
 
 import shutil
 import sys
@@ -11,14 +15,15 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
 
 from kernelmcp.commands.install import configure
-from kernelmcp.commands.install.clients import CLIENTS, Client, Places
-from kernelmcp.commands.install.entry import NAME, Entry, command_of, folder_of, variables_of
+from kernelmcp.commands.install.clients import CLIENTS, Client, Places, Scope
+from kernelmcp.commands.install.entry import NAME, Entry, address_of, command_of, folder_of, variables_of
 from kernelmcp.commands.terminal import plain
 from kernelmcp.config.client_files import NESTED_VARIABLE
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.output.sanitize import counted
 
 START_SECONDS = 60.0
+_MAX_LOG_CHARS = 1_000_000
 # The tried server starts no kernels and none of the user's other MCP servers.
 _TRIAL = {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0", NESTED_VARIABLE: "1"}
 
@@ -27,19 +32,19 @@ async def states(places: Places) -> dict[str, str]:
     """The state of each installed client, and of the project in the working folder, with advice."""
     found: dict[str, str] = {}
 
-    async def look(title: str, name: str, file: Path) -> None:
-        found[title] = await _state(name, CLIENTS[name], file)
+    async def look(title: str, name: str, scope: Scope) -> None:
+        found[title] = await _state(name, scope, places)
 
     async with anyio.create_task_group() as tasks:
         for name, client in CLIENTS.items():
             in_project = _has_project_entry(client, places)
             if client.is_here(places) and not (in_project and not _has_entry(client, client.file("user", places))):
                 found[client.title] = ""  # keeps the order
-                tasks.start_soon(look, client.title, name, client.file("user", places))
+                tasks.start_soon(look, client.title, name, "user")
             if in_project:
                 title = f"{client.title}, {client.project}"
                 found[title] = ""
-                tasks.start_soon(look, title, name, client.file("project", places))
+                tasks.start_soon(look, title, name, "project")
     return found
 
 
@@ -60,26 +65,38 @@ def _has_entry(client: Client, file: Path) -> bool:
         return False
 
 
-async def _state(name: str, client: Client, file: Path) -> str:
-    repair = f"`kernelmcp install {name}`"
+async def _state(name: str, scope: Scope, places: Places) -> str:
+    client = CLIENTS[name]
+    file = client.file(scope, places)
+    repair = f"`kernelmcp install {name}{' --scope project' if scope == 'project' else ''}`"
     try:
         ours = configure.entry_in(client, configure.read(file))
         if ours is None:
             return f"not set up in {file}; {repair} adds it"
-        obstacle = _obstacle(client, ours, repair)
-        command, variables = command_of(ours), variables_of(ours)
-    except (OSError, ValueError, RecursionError) as exc:
-        return f"{file} cannot be used: {exc}"
-    return f"{obstacle or await _trial(command, variables)} ({file})"
+        if (address := address_of(ours)) is not None:
+            return f"connects to {plain(address)}; not tried ({file})"
+        if scope == "project" and not _is_as_installed(client, ours, places):
+            return f"not tried, because the project names another program than {repair} would ({file})"
+        told = _obstacle(client, ours, repair) or await _trial(command_of(ours), variables_of(ours))
+    except (OSError, ValueError, RuntimeError) as exc:
+        return f"{file} cannot be used: {plain(exc)}"
+    return f"{told} ({file})"
+
+
+def _is_as_installed(client: Client, ours: Entry, places: Places) -> bool:
+    folder = folder_of(ours)
+    wanted = configure.entry_for(client, {}, None if folder is None else Path(folder), "project", places.environ)
+    return (command_of(ours), variables_of(ours)) == (command_of(wanted), variables_of(wanted))
 
 
 def _obstacle(client: Client, ours: Entry, repair: str) -> str | None:
-    """An obstacle that is visible without starting the server. Raises ValueError."""
+    """An obstacle that is visible without starting the server. Raises ValueError, RuntimeError."""
     program, folder = command_of(ours)[0], folder_of(ours)
     if shutil.which(program) is None:
-        return f"does not start: {program} does not exist; {repair} repairs the entry"
+        return f"does not start: {plain(program)} does not exist; {repair} repairs the entry"
     if folder is not None and not Path(folder).expanduser().is_dir():
-        return f"does not start: the folder {folder} does not exist; create it, or install again with another --folder"
+        advice = "create it, or install again with another --folder"
+        return f"does not start: the folder {plain(folder)} does not exist; {advice}"
     if client.sandboxes and ours.get("sandboxEnabled") and sys.platform == "linux":
         return "starts no kernels: sandboxEnabled forbids the Unix sockets that they need; set it to false"
     return None
@@ -97,7 +114,7 @@ async def _trial(command: list[str], variables: dict[str, str]) -> str:
             return f"does not answer within {START_SECONDS:.0f} s"
         except (MCPError, OSError, ExceptionGroup):
             log.seek(0)
-            lines = log.read().splitlines() or ["it said nothing"]
+            lines = log.read(_MAX_LOG_CHARS).splitlines() or ["it said nothing"]
             reason = next((line for line in lines if line.startswith(f"{NAME}: ")), lines[-1])
             return f"does not start: {plain(reason.removeprefix(f'{NAME}: '))}"
     return f"works: starts and lists {counted(len(tools), 'tool')}"

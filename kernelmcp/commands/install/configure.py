@@ -98,13 +98,7 @@ def merged(
     if not isinstance(ours, dict):
         raise ValueError(f'its "{".".join([*keys, SERVER_NAME])}" must be an object')
     old = cast("Config", ours)
-    # Resolved like in the server: a client starts it in another working directory.
-    variables = {HOME_VARIABLE: str(home_directory(None, environ))} if environ.get(HOME_VARIABLE) else {}
-    command = entry.launcher(environ)
-    if client.desktop and scope == "user" and Places(environ).in_wsl:
-        command = entry.through_wsl(command, environ.get("WSL_DISTRO_NAME"), variables)
-        variables = {}
-    new = entry.updated(old, client, command, folder, variables)
+    new = entry_for(client, old, folder, scope, environ)
     if new == ours:
         return None
     table[SERVER_NAME] = new
@@ -118,6 +112,20 @@ def merged(
             if key not in old or old[key] != value:
                 made = json_edit.with_member(made, (*keys, SERVER_NAME, key), value)
     return _checked(client, made, config)
+
+
+def entry_for(
+    client: Client, old: Config, folder: Path | None, scope: Scope, environ: Mapping[str, str] = os.environ
+) -> Config:
+    """The entry that starts this installation's server, with what else is in the old one. Raises ValueError for one
+    that is not a server of ours."""
+    # Resolved like in the server: a client starts it in another working directory.
+    variables = {HOME_VARIABLE: str(home_directory(None, environ))} if environ.get(HOME_VARIABLE) else {}
+    command = entry.launcher(environ)
+    if client.desktop and scope == "user" and Places(environ).in_wsl:
+        command = entry.through_wsl(command, environ.get("WSL_DISTRO_NAME"), variables)
+        variables = {}
+    return entry.updated(old, client, command, folder, variables)
 
 
 def without(client: Client, text: str | None) -> str | None:

@@ -28,6 +28,8 @@ _EPHEMERAL = re.compile(r"(archive|environments|builds)-v\d+")
 # Forms of the package's name for uvx and similar programs: kernelmcp==0.1, kernelmcp[otel], kernelmcp@latest.
 _REQUIREMENT = re.compile(rf"{NAME}(\[[^\]]*\])?([=@<>~!].*)?")
 FOLDER_OPTION = "--folder"
+# The clients' names for it.
+_ADDRESSES = ("url", "serverUrl", "httpUrl")
 # What uv would choose by itself may be older than kernelmcp needs on macOS (cli.ON_OLD_MACOS).
 _PYTHON = ("--python", ">=3.13") if sys.platform == "darwin" else ()
 
@@ -53,9 +55,15 @@ def through_wsl(command: list[str], distribution: str | None, variables: Mapping
 def updated(old: Entry, client: Client, command: list[str], folder: Path | None, variables: dict[str, str]) -> Entry:
     """The entry with this command. Everything else in it stays, including the server's arguments.
 
-    Raises ValueError for an entry that no client would understand.
+    Raises ValueError for an entry that no client would understand, and for one that is no server of ours.
     """
-    arguments = _servers_arguments(old)
+    if address_of(old) is not None:
+        raise ValueError(f'its "{NAME}" connects to an address: remove it first, with --uninstall')
+    command_before, arguments = _parts(old)
+    start = _servers_start(command_before, arguments)
+    if start is None and arguments:
+        raise ValueError(f'its "{NAME}" starts another program, {command_before}: remove it first, with --uninstall')
+    arguments = arguments[start or 0 :]
     if folder is not None:
         arguments = [*_without_folder(arguments), FOLDER_OPTION, str(folder)]
     new: Entry = {**client.fixed, **old}
@@ -78,6 +86,11 @@ def command_of(entry: Entry) -> list[str]:
     if not parts or not all(isinstance(one, str) for one in parts):
         raise ValueError(f'"{NAME}" names no program')
     return parts
+
+
+def address_of(entry: Entry) -> str | None:
+    """Where an entry connects to, if it starts no server."""
+    return next((str(entry[key]) for key in _ADDRESSES if key in entry), None)
 
 
 def variables_of(entry: Entry) -> dict[str, str]:
@@ -112,6 +125,12 @@ def folder_of(entry: Entry) -> str | None:
 
 def _servers_arguments(entry: Entry) -> list[str]:
     """The server's own arguments in an entry, without those of its launcher: Python, uvx, wsl.exe."""
+    command, arguments = _parts(entry)
+    return arguments[_servers_start(command, arguments) or 0 :]
+
+
+def _parts(entry: Entry) -> tuple[Any, list[str]]:
+    """The program and its arguments. Raises ValueError for arguments that no client would understand."""
     found: Any = entry.get("command", NAME)
     if isinstance(found, list):
         command, arguments = (cast("list[Any]", found) or [NAME])[0], cast("list[Any]", found)[1:]
@@ -119,15 +138,19 @@ def _servers_arguments(entry: Entry) -> list[str]:
         command, arguments = found, entry.get("args", [])
     if not isinstance(arguments, list) or not all(isinstance(one, str) for one in cast("list[Any]", arguments)):
         raise ValueError(f'the arguments of "{NAME}" must be a list of strings')
-    arguments = cast("list[str]", arguments)
+    return command, cast("list[str]", arguments)
+
+
+def _servers_start(command: Any, arguments: list[str]) -> int | None:
+    """The place of the server's first argument. None if another program is started."""
     if isinstance(command, str) and _is_ours(command):
-        return arguments
+        return 0
     for place, argument in enumerate(arguments):
         # A folder may have our name, and `uvx --from kernelmcp kernelmcp` contains it twice.
         following = arguments[place + 1 : place + 2]
         if _is_ours(argument) and all(one == "serve" or one.startswith("-") for one in following):
-            return arguments[place + 1 :]
-    return arguments
+            return place + 1
+    return None
 
 
 def _is_ours(argument: str) -> bool:

@@ -24,14 +24,13 @@ def with_entry(text: str, servers: str, name: str, old: dict[str, Any] | None, n
     for key, value in new.items():
         if old.get(key) == value:
             continue
-        start, end = _table(lines, servers, name)
-        inner = _table(lines, servers, name, key) if isinstance(value, dict) else (0, 0)
-        if inner != (0, 0):  # a separate table, as Codex writes `env`
-            pairs = cast("dict[str, Any]", value).items()
-            lines[inner[0] + 1 : inner[1]] = [f"{each} = {toml_value(one)}{newline}" for each, one in pairs]
+        if isinstance(value, dict) and _table(lines, servers, name, key) != (0, 0):
+            before = cast("dict[str, Any]", old[key])  # a separate table, as Codex writes `env`
+            for each, one in cast("dict[str, Any]", value).items():
+                if before.get(each) != one:
+                    _assign(lines, _table(lines, servers, name, key), each, one, newline)
             continue
-        first, last = _assignment(lines, start + 1, end, key)
-        lines[first:last] = [f"{key} = {toml_value(value)}{newline}"]
+        _assign(lines, _table(lines, servers, name), key, value, newline)
     return "".join(lines)
 
 
@@ -67,6 +66,11 @@ def _end(lines: list[str], start: int) -> int:
     while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
         end -= 1
     return end
+
+
+def _assign(lines: list[str], table: tuple[int, int], key: str, value: Any, newline: str) -> None:
+    first, last = _assignment(lines, table[0] + 1, table[1], key)
+    lines[first:last] = [f"{key} = {toml_value(value)}{newline}"]
 
 
 def _assignment(lines: list[str], start: int, end: int, key: str) -> tuple[int, int]:

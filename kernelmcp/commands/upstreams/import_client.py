@@ -84,10 +84,12 @@ def _append(file: Path, text: str) -> None:
             "Write [upstreams.servers] as tables, or see the lines with --dry-run.",
         ) from exc
     try:
+        file = file.resolve()  # a link stays
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_text(file, new, mode=file.stat().st_mode & 0o777 if file.exists() else 0o600)
-    except OSError as exc:
-        raise ConfigurationError(f"{file} cannot be written: {exc.strerror}", "Check its permissions.") from exc
+    except (OSError, RuntimeError) as exc:  # RuntimeError: until Python 3.12, circular links
+        why = exc.strerror if isinstance(exc, OSError) else exc
+        raise ConfigurationError(f"{file} cannot be written: {why}", "Check its permissions.") from exc
 
 
 # -- one server -----------------------------------------------------------------------------------------------------
