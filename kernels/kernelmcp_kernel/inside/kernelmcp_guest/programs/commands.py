@@ -23,6 +23,8 @@ from kernelmcp_guest.programs.run import Finished, run, run_captured, run_for_sh
 
 # The guest's initial variables: the shell has its own.
 _given: dict[str, str] = {}
+_configured: dict[str, str] = {}
+"""Those of the configuration, among them."""
 
 
 class NoShell(OSError):
@@ -33,6 +35,19 @@ def note_environment() -> None:
     """Record the guest's initial variables."""
     _given.clear()
     _given.update(os.environ)
+
+
+def take_environment(variables: dict[str, str]) -> None:
+    """Have these variables of the configuration. A session that continues has what its cells have made of them, except
+    where the configuration has changed meanwhile."""
+    for name in _configured.keys() - variables.keys():
+        os.environ.pop(name, None)
+        del _given[name]
+    changed = dict(variables.items() - _configured.items())
+    os.environ.update(changed)
+    _given.update(changed)
+    _configured.clear()
+    _configured.update(variables)
 
 
 def own_streams() -> tuple[TextIO, TextIO]:
