@@ -247,6 +247,20 @@ def test_a_session_that_cannot_be_saved_says_why_and_goes_on(refusing: StateGues
         assert refusing.save()[0]["ok"]
 
 
+def test_an_open_file_that_others_have_replaced_is_not_saved_as_the_other_one(start: Start) -> None:
+    guest = start()
+    guest.run("log = open('/workspace/log', 'w'); log.write('mine'); log.flush()")
+    file = guest.workspace / "log"
+    (guest.workspace / "other").write_text("other")
+    (guest.workspace / "other").replace(file)
+    assert guest.save()[0]["reasons"] == ["/workspace/log is open, and was deleted or replaced"]
+    file.unlink()
+    assert guest.save()[0]["reasons"] == ["/workspace/log is open, and was deleted or replaced"]
+    assert guest.run("log.write(' again'); log.close()") == ""
+    assert guest.save()[0]["ok"]
+    guest.close()
+
+
 def test_a_save_that_is_refused_looks_for_garbage_once(start: Start) -> None:
     """With millions of objects, that takes a second, and whoever saves does not wait long."""
     guest = start()

@@ -1,4 +1,5 @@
 // What Emscripten's file systems hold in JavaScript: files in memory, open files, the working directory.
+import fs from "node:fs";
 import { describe } from "../errno.mjs";
 import { StateError } from "./state_error.mjs";
 
@@ -117,7 +118,7 @@ export class OpenFiles {
       const { fd, flags, position, node } = stream;
       if (![MEMFS, NODEFS].includes(node?.mount?.type)) throw new StateError(`descriptor ${fd} is a pipe, a socket or a device`);
       const path = this.FS.getPath(node);
-      if (this.#nodeAt(path) !== node) throw new StateError(`${path} is open, and was deleted or replaced`);
+      if (this.#nodeAt(path) !== node || !this.#isSame(stream)) throw new StateError(`${path} is open, and was deleted or replaced`);
       if (!positions.has(stream.shared)) positions.set(stream.shared, fd);
       found.push({ fd, path, flags, position, like: positions.get(stream.shared) ?? fd, ino: node.id });
     }
@@ -131,6 +132,13 @@ export class OpenFiles {
     } catch {
       return undefined;
     }
+  }
+
+  /** On the host, others replace files: the server, the shell. @param {any} stream */
+  #isSame({ nfd, node }) {
+    if (nfd === undefined) return true;
+    const [open, there] = [fs.fstatSync(nfd), fs.lstatSync(this.FS.filesystems.NODEFS.realPath(node), { throwIfNoEntry: false })];
+    return open.dev === there?.dev && open.ino === there.ino;
   }
 
   /** @param {string} path */
