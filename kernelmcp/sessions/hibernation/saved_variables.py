@@ -153,7 +153,7 @@ class SavedVariables:
             raise KernelStartFailed(f"the session's variables could not be restored: {why}", "Try again.") from exc
         if reply.get("status") != "ok":
             return self._lost([f"the saved state was not loaded: {why}" for why in names_of(reply.get("reasons"))])
-        lost = [f"{name}, which was open" for name in names_of(reply.get("lost"))]
+        lost = names_of(reply.get("lost"))
         unloaded = [f"variables of {each}" for each in names_of(reply.get("unloaded"))]
         return Beginning(restored_at=found.saved_at, missing=[*found.dead, *lost, *unloaded])
 

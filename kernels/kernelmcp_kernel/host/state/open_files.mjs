@@ -58,7 +58,8 @@ export class OpenFiles {
     });
   }
 
-  /** @param {Description} description @param {Uint8Array[]} contents @returns {string[]} what could not be opened again */
+  /** @param {Description} description @param {Uint8Array[]} contents @returns {string[]} what could not be opened
+   * or put back, and what it was */
   restore({ files, removed, descriptors, cwd, next_inode }, contents) {
     const { FS } = this;
     /** @type {string[]} */
@@ -71,12 +72,14 @@ export class OpenFiles {
         lost.push(`${what}: ${describe(error)}`);
       }
     };
-    for (const path of [...removed].reverse()) attempt(path, () => this.#remove(path));
-    files.forEach((file, place) => attempt(file.path, () => this.#restoreFile(file, contents[place])));
+    FS.ignorePermissions = true; // modes may have been changed since: a folder is read-only before its files are in it
+    for (const path of [...removed].reverse()) attempt(`the file ${path} in memory`, () => this.#remove(path));
+    files.forEach((file, place) => attempt(`the file ${file.path} in memory`, () => this.#restoreFile(file, contents[place])));
     for (const stream of FS.streams) if (stream?.fd > STANDARD) attempt(stream.path, () => FS.close(stream));
-    for (const each of descriptors) attempt(`${each.path} (descriptor ${each.fd})`, () => this.#open(each));
+    for (const each of descriptors) attempt(`the open file ${each.path} (descriptor ${each.fd})`, () => this.#open(each));
     if (Number.isSafeInteger(next_inode)) FS.nextInode = Math.max(FS.nextInode, next_inode);
-    attempt(cwd, () => FS.chdir(cwd));
+    attempt(`the working directory ${cwd}`, () => FS.chdir(cwd));
+    FS.ignorePermissions = false;
     return lost;
   }
 
