@@ -19,6 +19,7 @@ from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.out_stream import OutStream
 from kernelmcp_guest.programs.command_line import is_program, simple_program
 from kernelmcp_guest.programs.interpreter_state import running_programs
+from kernelmcp_guest.programs.output import OutputStream
 from kernelmcp_guest.programs.run import Finished, run, run_captured, run_for_shell
 
 # The guest's initial variables: the shell has its own.
@@ -58,6 +59,14 @@ def own_streams() -> tuple[TextIO, TextIO]:
     return sys.stdout, sys.stderr
 
 
+def write_bytes(stream: TextIO, data: bytes) -> None:
+    """Write bytes to one of `own_streams`; code may have put another one there, of text only."""
+    if isinstance(stream, (OutStream, OutputStream)):
+        stream.buffer.write(data)
+    else:
+        stream.write(data.decode("utf-8", "replace"))
+
+
 def run_command(
     command: str | list[str],
     *,
@@ -87,7 +96,7 @@ def run_command(
         return _ask_shell(line, capture, merged, stdin, cwd, environment, timeout)
     finished = _ask_shell(line, True, merged, stdin, cwd, environment, timeout)
     for stream, data in zip(seen, (finished.stdout, finished.stderr), strict=True):
-        stream.write(data.decode("utf-8", "replace"))
+        write_bytes(stream, data)
     return Finished(finished.exit_code, timed_out=finished.timed_out)
 
 
