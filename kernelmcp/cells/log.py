@@ -298,11 +298,12 @@ class CellLog:
         if self._unwritten:
             self._write()  # ended cells come first on a full disk
         if self._unwritten:
-            # Of cells that have not ended, what a server that takes over must know.
+            # Of cells that have not ended, what a server that takes over must know; of others, what no line will have.
             lines = b"".join(parts).splitlines(keepends=True)
-            heads = b"".join(each for each in lines if event.kind_of(each)[0] in ("submitted", "began"))
-            if len(heads) + sum(map(len, self._unwritten)) <= MAX_WAITING_BYTES:
-                self._unwritten.append(heads)
+            for kinds in (("submitted", "began"), ("late",)):
+                kept = b"".join(each for each in lines if event.kind_of(each)[0] in kinds)
+                if len(kept) + sum(map(len, self._unwritten)) <= MAX_WAITING_BYTES:
+                    self._unwritten.append(kept)
         elif parts:
             self._write(*parts)
 

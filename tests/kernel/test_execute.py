@@ -182,10 +182,23 @@ def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> 
         ("print('snow \\u2603, rocket \\U0001f680')", "snow \u2603, rocket \U0001f680\n"),
         ("print('\\ud800 alone')", "\\ud800 alone\n"),
         ("import sys; _ = sys.stdout.buffer.write(b'\\xff\\n')", "\ufffd\n"),
+        ("import sys; _ = [sys.stdout.buffer.write(bytes([each])) for each in 'é☃🚀'.encode()]", "é☃🚀"),
+        (
+            "import sys; out = sys.stdout.buffer.write; out(b'\\xe2'); print('then'); _ = out(b'end \\xe2')",
+            "\ufffdthen\nend \ufffd",
+        ),
         ("import os; _ = os.write(1, b'raw \\xfe\\n')", "raw \ufffd\n"),
         ("print('nul \\0')", "nul \0\n"),
     ],
-    ids=["unicode", "lone surrogate", "invalid bytes", "invalid bytes to the descriptor", "nul"],
+    ids=[
+        "unicode",
+        "lone surrogate",
+        "invalid bytes",
+        "bytes of characters",
+        "beginnings of characters",
+        "invalid bytes to the descriptor",
+        "nul",
+    ],
 )
 def test_any_text_arrives_as_text(kernel: Kernel, code: str, shown: str) -> None:
     assert kernel.run(code).text() == shown

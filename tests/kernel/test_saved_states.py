@@ -44,6 +44,42 @@ def test_a_state_has_what_the_cell_that_runs_leaves(tmp_path: Path) -> None:
         assert other.run("x + 1").result == "42"
 
 
+GIVEN_BEFORE = '{"KEPT": "before", "OTHER": "before", "GONE": "before"}'
+GIVEN_LATER = '{"KEPT": "before", "OTHER": "later"}'
+ENVIRONMENTS = {
+    "python": (
+        "import os; os.environ.update(KEPT='mine', OTHER='mine', MINE='mine')",
+        "import os; [os.environ.get(name) for name in ('KEPT', 'OTHER', 'GONE', 'MINE')]",
+        "['mine', 'later', None, 'mine']",
+    ),
+    "javascript": (
+        "%%javascript\nObject.assign(process.env, { KEPT: 'mine', OTHER: 'mine', MINE: 'mine' })",
+        "%%javascript\nObject.assign({ GONE: null }, process.env)",
+        "{ GONE: null, KEPT: 'mine', OTHER: 'later', MINE: 'mine' }",
+    ),
+}
+
+
+def test_a_state_has_its_environment_but_for_what_the_settings_have_changed(tmp_path: Path) -> None:
+    with running_kernel(KERNELMCP_ENV=GIVEN_BEFORE) as kernel:
+        for begin, *_ in ENVIRONMENTS.values():
+            kernel.run(begin)
+        saved = save(kernel, tmp_path / "state")
+    chosen = {name: saved[name] for name in ("bytes", "image", "mounts", "execution_count", "others")}
+    with running_kernel(KERNELMCP_ENV=GIVEN_LATER) as other:
+        assert load(other, tmp_path / "state", chosen.pop("bytes"), **chosen)["status"] == "ok"
+        assert {name: other.run(look).result for name, (_, look, _) in ENVIRONMENTS.items()} == {
+            name: expected for name, (*_, expected) in ENVIRONMENTS.items()
+        }
+        told = (
+            "import subprocess; subprocess.run('echo $KEPT $OTHER $GONE $MINE', shell=True, capture_output=True).stdout"
+        )
+        assert other.run(told).result == r"b'mine later mine\n'"
+    with running_kernel() as third:
+        assert load(third, tmp_path / "state", saved["bytes"], **chosen)["status"] == "ok"
+        assert third.run("import os; [os.environ.get('GONE')]").result == "[None]"
+
+
 def test_a_cell_that_runs_on_leaves_no_state_to_save(kernel: Kernel, tmp_path: Path) -> None:
     request = kernel.send("print('begun'); import time; time.sleep(1000)")
     kernel.output(request)

@@ -258,6 +258,19 @@ def test_subprocess_ends_as_it_does_elsewhere(kernel: Kernel, call: str, answer:
     assert answer in (ran.result or ran.error)
 
 
+@pytest.mark.parametrize("target", ["", ", stdout=1"])
+def test_what_commands_write_for_a_program_is_bytes(kernel: Kernel, target: str) -> None:
+    """Two of them write a character, one what is no text."""
+    code = f"""
+import subprocess, sys
+lines = ["subprocess.run(['printf', %r]{target})" % each for each in (r'\\xc3', r'\\xa9', r'\\xff')]
+open('halves.py', 'w').write('import subprocess\\n' + '\\n'.join(lines))
+print(subprocess.run([sys.executable, 'halves.py'], capture_output=True).stdout)
+for each in (r'\\xc3', r'\\xa9'): _ = subprocess.run(['printf', each], stdout=1)
+"""
+    assert kernel.run(code).text() == "b'\\xc3\\xa9\\xff'\né"
+
+
 def test_a_shell_magic_below_another_ends_as_one(kernel: Kernel) -> None:
     assert "CalledProcessError" in kernel.run("get_ipython().run_cell_magic('bash', '', 'exit 3')").error
     assert kernel.run("get_ipython().run_cell_magic('bash', '--no-raise-error', 'exit 3')").status == "ok"

@@ -76,6 +76,8 @@ wal.execute('create table t(a)'); wal.commit()
 open('/workspace/a.txt', 'w').write('nodefs'); open('/home/pyodide/m.txt', 'w').write('memfs')
 open('/tmp/t.txt', 'w').write('tmpfs'); os.symlink('m.txt', '/home/pyodide/link'); os.makedirs('/home/pyodide/folder')
 os.mkdir('/home/pyodide/own', 0o700)
+os.mkdir('/home/pyodide/fixed'); open('/home/pyodide/fixed/x', 'w').write('fixed')
+os.chmod('/home/pyodide/fixed', 0o555)
 f_node = open('/workspace/a.txt'); f_node.read(2); copy = os.dup(f_node.fileno())
 f_memory = open('/home/pyodide/m.txt'); f_memory.read(2)
 f_written = open('/workspace/w.txt', 'w'); f_written.write('unflushed')
@@ -137,6 +139,10 @@ SURVIVES = {
  os.stat('/home/pyodide/own').st_mode & 0o777)""",
         "('m.txt', True, 'tmpfs', 448)",
     ),
+    "read-only folder": (
+        "open('/home/pyodide/fixed/x').read(), os.access('/home/pyodide/fixed', os.W_OK)",
+        "('fixed', False)",
+    ),
     "mmap": ("mapped[1] = 66; mapped.flush(); mapped[0:3]", "b'ABx'"),
     "zip": ("archive.writestr('c', 'd'); archive.close(); archive.namelist()", "['a', 'c']"),
     "working directory": ("os.getcwd(), os.environ['FOO'], sys.path[-1]", "('/workspace/sub', 'bar', '/workspace')"),
@@ -196,6 +202,15 @@ def test_an_interrupt_ends_a_cell_of_a_continued_session(continued: StateGuest) 
     assert continued.run("1 + 1") == "2"
 
 
+def test_what_did_not_come_back_is_named_as_what_it_was(start: Start) -> None:
+    guest, other = start(), start()
+    guest.run("import os; os.mkdir('sub'); f = open('f', 'w'); os.chdir('sub')")
+    assert other.load(guest.save()[1])["lost"] == [
+        "the open file /workspace/f (descriptor 3): the file system answered ENOENT",
+        "the working directory /workspace/sub: the file system answered ENOENT",
+    ]
+
+
 # -- refused by name, and the session goes on
 
 REFUSED = {
@@ -245,6 +260,20 @@ def test_a_session_that_cannot_be_saved_says_why_and_goes_on(refusing: StateGues
     assert "Error" not in refusing.run(undo)
     if what != "callback":
         assert refusing.save()[0]["ok"]
+
+
+def test_an_open_file_that_others_have_replaced_is_not_saved_as_the_other_one(start: Start) -> None:
+    guest = start()
+    guest.run("log = open('/workspace/log', 'w'); log.write('mine'); log.flush()")
+    file = guest.workspace / "log"
+    (guest.workspace / "other").write_text("other")
+    (guest.workspace / "other").replace(file)
+    assert guest.save()[0]["reasons"] == ["/workspace/log is open, and was deleted or replaced"]
+    file.unlink()
+    assert guest.save()[0]["reasons"] == ["/workspace/log is open, and was deleted or replaced"]
+    assert guest.run("log.write(' again'); log.close()") == ""
+    assert guest.save()[0]["ok"]
+    guest.close()
 
 
 def test_a_save_that_is_refused_looks_for_garbage_once(start: Start) -> None:

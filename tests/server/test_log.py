@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from kernelmcp.cells import event, line, lookup
+from kernelmcp.cells import event, line, log, lookup
 from kernelmcp.cells.cell import Outputs
 from kernelmcp.cells.fold import DisplayIds, Fold
 from kernelmcp.cells.line import MAX_CELL_BYTES
@@ -322,6 +322,32 @@ def test_a_full_disk_keeps_what_cannot_be_written(tmp_path: Path, monkeypatch: p
         session.log.flush()
 
     assert run(tmp_path, steps).kinds() == [("cell", ONE), ("cell", TWO)]
+
+
+def test_late_output_on_a_full_disk_is_kept_with_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    def steps(session: Session) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwritev", full)
+            session.begin(ONE)
+            session.end(ONE)
+            for words in ("one ", "two"):
+                session.folds[ONE].hear(*text(words))
+                session.log.flush()
+            patched.setattr(log, "MAX_WAITING_BYTES", 10_000)
+            session.folds[ONE].hear(*text("x" * 10_000))
+            session.begin(TWO)
+            session.log.flush()
+        session.log.flush()
+        assert session.kinds() == [("cell", ONE), ("late", ONE), ("late", ONE), ("submitted", TWO), ("began", TWO)]
+        assert [event.ops_of(each) for each in session.lines()[1:3]] == [
+            [["text", "stdout", "one "]],
+            [["text", "stdout", "two"]],
+        ]
+
+    run(tmp_path, steps)
 
 
 def test_a_follower_gets_each_line_once_and_all_after_a_rewrite(tmp_path: Path) -> None:

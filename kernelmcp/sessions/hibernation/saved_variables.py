@@ -143,8 +143,7 @@ class SavedVariables:
         try:
             with anyio.fail_after(MOVE_SECONDS):
                 key = key_of(self.home)
-                found = await anyio.to_thread.run_sync(state.check, key)
-                parts = await anyio.to_thread.run_sync(state.parts, found, key)
+                found, parts = await anyio.to_thread.run_sync(_checked, state, key)
                 reply = as_dict((await kernel.load_state(parts, _request(found, state))).get("content"))
             _check_passing(reply)
         except StateRefused as exc:
@@ -152,11 +151,9 @@ class SavedVariables:
         except (TimeoutError, KernelDied) as exc:
             why = exc.message if isinstance(exc, KernelDied) else "they were not loaded in time"
             raise KernelStartFailed(f"the session's variables could not be restored: {why}", "Try again.") from exc
-        except FileNotFoundError as exc:
-            return self._lost([f"the saved state cannot be read: {exc.strerror}"])
         if reply.get("status") != "ok":
             return self._lost([f"the saved state was not loaded: {why}" for why in names_of(reply.get("reasons"))])
-        lost = [f"{name}, which was open" for name in names_of(reply.get("lost"))]
+        lost = names_of(reply.get("lost"))
         unloaded = [f"variables of {each}" for each in names_of(reply.get("unloaded"))]
         return Beginning(restored_at=found.saved_at, missing=[*found.dead, *lost, *unloaded])
 
@@ -179,6 +176,15 @@ class SavedVariables:
         except OSError as exc:
             log.warning("a saved state could not be deleted", session=self._record.session_id, error=str(exc))
             return False
+
+
+def _checked(state: SavedState, key: bytes) -> tuple[Envelope, list[tuple[Path, int]]]:
+    """A state's envelope, and the files to load. Raises `StateRefused` also if one is not there; OSError."""
+    try:
+        found = state.check(key)
+        return found, state.parts(found, key)
+    except FileNotFoundError as exc:
+        raise StateRefused(f"cannot be read: {exc.strerror}") from exc
 
 
 def _check_passing(reply: dict[str, Any]) -> None:

@@ -230,8 +230,7 @@ class GuestSupervisor:
                 self._restart("half of a state may be in it")
                 return {"ok": False, "reasons": found.get("reasons")}
             self._has_run = True
-            if variables := settings().env:
-                guest.set_environment(variables)
+            guest.set_environment(settings().env)  # also none: those that the state had are gone from the settings
             return {"ok": True, "lost": found.get("lost"), "gone": found.get("gone")}
 
     def notify(self, op: str, content: dict[str, Any], request_id: str) -> bool:

@@ -57,8 +57,8 @@ class SavingKernel(OfferedKernel):
         """{parts, image, mounts, execution_count, others, reseed}: load it, before the first cell. `parts`: its file,
         and that of the state that it is the changes of, each {file, bytes}. `others`: as in the reply above, from the
         first file. `reseed`: with other seeds, for it goes on elsewhere, too. The reply has {lost, gone}: what could
-        not be opened again, and what is dead; and {unloaded}, as `unsaved`. An error that says nothing about the state
-        has {is_passing}, and {errno} if it is one of the disk."""
+        not be opened or put back, and what is dead; and {unloaded}, as `unsaved`. An error that says nothing about the
+        state has {is_passing}, and {errno} if it is one of the disk."""
         await self._reply(stream, ident, parent, "load_state_reply", self._load(parent["content"]))
 
     async def _reply(

@@ -1,4 +1,5 @@
 // What Emscripten's file systems hold in JavaScript: files in memory, open files, the working directory.
+import fs from "node:fs";
 import { describe } from "../errno.mjs";
 import { StateError } from "./state_error.mjs";
 
@@ -57,7 +58,8 @@ export class OpenFiles {
     });
   }
 
-  /** @param {Description} description @param {Uint8Array[]} contents @returns {string[]} what could not be opened again */
+  /** @param {Description} description @param {Uint8Array[]} contents @returns {string[]} what could not be opened
+   * or put back, and what it was */
   restore({ files, removed, descriptors, cwd, next_inode }, contents) {
     const { FS } = this;
     /** @type {string[]} */
@@ -70,12 +72,14 @@ export class OpenFiles {
         lost.push(`${what}: ${describe(error)}`);
       }
     };
-    for (const path of [...removed].reverse()) attempt(path, () => this.#remove(path));
-    files.forEach((file, place) => attempt(file.path, () => this.#restoreFile(file, contents[place])));
+    FS.ignorePermissions = true; // modes may have been changed since: a folder is read-only before its files are in it
+    for (const path of [...removed].reverse()) attempt(`the file ${path} in memory`, () => this.#remove(path));
+    files.forEach((file, place) => attempt(`the file ${file.path} in memory`, () => this.#restoreFile(file, contents[place])));
     for (const stream of FS.streams) if (stream?.fd > STANDARD) attempt(stream.path, () => FS.close(stream));
-    for (const each of descriptors) attempt(`${each.path} (descriptor ${each.fd})`, () => this.#open(each));
+    for (const each of descriptors) attempt(`the open file ${each.path} (descriptor ${each.fd})`, () => this.#open(each));
     if (Number.isSafeInteger(next_inode)) FS.nextInode = Math.max(FS.nextInode, next_inode);
-    attempt(cwd, () => FS.chdir(cwd));
+    attempt(`the working directory ${cwd}`, () => FS.chdir(cwd));
+    FS.ignorePermissions = false;
     return lost;
   }
 
@@ -117,7 +121,7 @@ export class OpenFiles {
       const { fd, flags, position, node } = stream;
       if (![MEMFS, NODEFS].includes(node?.mount?.type)) throw new StateError(`descriptor ${fd} is a pipe, a socket or a device`);
       const path = this.FS.getPath(node);
-      if (this.#nodeAt(path) !== node) throw new StateError(`${path} is open, and was deleted or replaced`);
+      if (this.#nodeAt(path) !== node || !this.#isSame(stream)) throw new StateError(`${path} is open, and was deleted or replaced`);
       if (!positions.has(stream.shared)) positions.set(stream.shared, fd);
       found.push({ fd, path, flags, position, like: positions.get(stream.shared) ?? fd, ino: node.id });
     }
@@ -131,6 +135,13 @@ export class OpenFiles {
     } catch {
       return undefined;
     }
+  }
+
+  /** On the host, others replace files: the server, the shell. @param {any} stream */
+  #isSame({ nfd, node }) {
+    if (nfd === undefined) return true;
+    const [open, there] = [fs.fstatSync(nfd), fs.lstatSync(this.FS.filesystems.NODEFS.realPath(node), { throwIfNoEntry: false })];
+    return open.dev === there?.dev && open.ino === there.ino;
   }
 
   /** @param {string} path */

@@ -16,6 +16,7 @@ from IPython.core.interactiveshell import ExecutionResult
 from kernelmcp_guest import blocking, memory, swallowed_interrupts
 from kernelmcp_guest.interrupts import begin, interrupt
 from kernelmcp_guest.ipython_shell import GuestShell, encode_bundle
+from kernelmcp_guest.out_stream import end_characters
 from kernelmcp_guest.plots import cell_figures
 from kernelmcp_guest.running import running
 from kernelmcp_guest.shown import for_views
@@ -108,6 +109,7 @@ def _finish(
     user_expressions: dict[str, str],
 ) -> dict[str, Any]:
     """The reply of a cell that has ended, in whatever way."""
+    end_characters()
     if escaped is None and result is not None:
         escaped = result.error_before_exec or result.error_in_exec
     if escaped is not None and shell.last_error is None:

@@ -198,6 +198,5 @@ def reseed(seed: str = "") -> None:
 
 
 def set_environment(text: str) -> None:
-    """Add environment variables, given as a JSON object."""
-    os.environ.update(json.loads(text))
-    commands.note_environment()
+    """Have these environment variables, a JSON object, in place of those that were given last."""
+    commands.take_environment(json.loads(text))

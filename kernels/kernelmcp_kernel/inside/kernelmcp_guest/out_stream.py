@@ -1,6 +1,9 @@
 """sys.stdout and sys.stderr of the guest: the host combines the text into stream frames."""
 
 import io
+import sys
+from collections.abc import Callable
+from encodings.utf_8 import IncrementalDecoder
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,15 +15,16 @@ from kernelmcp_guest.bridge import bridge, request_id
 class _ByteStream(io.RawIOBase):
     """The `.buffer` of a stream. Bytes that are not UTF-8 are shown as U+FFFD, as in a terminal."""
 
-    def __init__(self, text: "OutStream") -> None:
-        self._text = text
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self.decoder = IncrementalDecoder("replace")
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: "Buffer", /) -> int:
         raw = bytes(data)
-        self._text.write(raw.decode("utf-8", "replace"))
+        self._show(self.decoder.decode(raw))
         return len(raw)
 
 
@@ -34,14 +38,23 @@ class OutStream(io.TextIOBase):
         self.name = f"<{name}>"
         self._stream = name
         self._fd = fd
-        self.buffer = _ByteStream(self)
+        self.buffer = _ByteStream(self._show)
 
     def write(self, text: str, /) -> int:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # guest code passes what it likes
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        self.end_character()
+        self._show(text)
+        return len(text)
+
+    def end_character(self) -> None:
+        """Show the beginning of a character whose other bytes have not come."""
+        if self.buffer.decoder.buffer:
+            self._show(self.buffer.decoder.decode(b"", final=True))
+
+    def _show(self, text: str) -> None:
         if text:
             bridge.write_stream(self._stream, text, request_id.get())
-        return len(text)
 
     def flush(self) -> None:
         bridge.flush_streams()
@@ -61,3 +74,10 @@ class OutStream(io.TextIOBase):
 
     def close(self) -> None:
         """Does nothing, as in IPython: closing a standard stream would only silence all later cells."""
+
+
+def end_characters() -> None:
+    """A cell ends."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, OutStream):
+            stream.end_character()

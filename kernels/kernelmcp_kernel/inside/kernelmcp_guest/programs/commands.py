@@ -19,10 +19,13 @@ from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.out_stream import OutStream
 from kernelmcp_guest.programs.command_line import is_program, simple_program
 from kernelmcp_guest.programs.interpreter_state import running_programs
+from kernelmcp_guest.programs.output import OutputStream
 from kernelmcp_guest.programs.run import Finished, run, run_captured, run_for_shell
 
 # The guest's initial variables: the shell has its own.
 _given: dict[str, str] = {}
+_configured: dict[str, str] = {}
+"""Those of the configuration, among them."""
 
 
 class NoShell(OSError):
@@ -35,12 +38,33 @@ def note_environment() -> None:
     _given.update(os.environ)
 
 
+def take_environment(variables: dict[str, str]) -> None:
+    """Have these variables of the configuration. A session that continues has what its cells have made of them, except
+    where the configuration has changed meanwhile."""
+    for name in _configured.keys() - variables.keys():
+        os.environ.pop(name, None)
+        del _given[name]
+    changed = dict(variables.items() - _configured.items())
+    os.environ.update(changed)
+    _given.update(changed)
+    _configured.clear()
+    _configured.update(variables)
+
+
 def own_streams() -> tuple[TextIO, TextIO]:
     """The targets of uncaptured output: the running program's stdout and stderr, or the cell's."""
     if running_programs:
         streams = running_programs[-1].streams
         return streams.stdout, streams.stderr
     return sys.stdout, sys.stderr
+
+
+def write_bytes(stream: TextIO, data: bytes) -> None:
+    """Write bytes to one of `own_streams`; code may have put another one there, of text only."""
+    if isinstance(stream, (OutStream, OutputStream)):
+        stream.buffer.write(data)
+    else:
+        stream.write(data.decode("utf-8", "replace"))
 
 
 def run_command(
@@ -72,7 +96,7 @@ def run_command(
         return _ask_shell(line, capture, merged, stdin, cwd, environment, timeout)
     finished = _ask_shell(line, True, merged, stdin, cwd, environment, timeout)
     for stream, data in zip(seen, (finished.stdout, finished.stderr), strict=True):
-        stream.write(data.decode("utf-8", "replace"))
+        write_bytes(stream, data)
     return Finished(finished.exit_code, timed_out=finished.timed_out)
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any, NoReturn, cast
 
 from kernelmcp_guest.absent import no_processes
 from kernelmcp_guest.bridge import bridge
-from kernelmcp_guest.programs.commands import NoShell, own_streams, run_command
+from kernelmcp_guest.programs.commands import NoShell, own_streams, run_command, write_bytes
 from kernelmcp_guest.programs.interpreter_state import running_programs
 from kernelmcp_guest.programs.run import Finished
 
@@ -230,7 +230,7 @@ def _target(where: Any) -> int | None:
 
 def _put(target: int, raw: bytes) -> None:
     if target in (1, 2):
-        own_streams()[target - 1].write(raw.decode("utf-8", "replace"))
+        write_bytes(own_streams()[target - 1], raw)
     elif target >= 0:
         view = memoryview(raw)
         while view:

@@ -5,6 +5,7 @@
 
   const MAX_CHARS = 100_000;
   const { random } = Math;
+  let configured = {}; // environment variables
   const start = (value) => String(value).slice(0, MAX_CHARS);
   const isError = (value) => {
     try {
@@ -31,8 +32,12 @@
     },
     stopAll: () => timers.clear(),
     random,
+    // In place of those that were given last. A session that continues has what its cells have made of them.
     setEnvironment: (text) => {
-      process.env = JSON.parse(text);
+      const before = configured;
+      configured = JSON.parse(text);
+      for (const name in before) if (!Object.hasOwn(configured, name)) delete process.env[name];
+      for (const name in configured) if (configured[name] !== before[name]) process.env[name] = configured[name];
     },
     complete: (text) => {
       const parts = text.split(".");
