@@ -218,6 +218,7 @@ class KernelBinding:
             "untold_loss": False,
             "untold": [],
             "came_from": checkpoint.folder if checkpoint is not None else None,
+            "last_execution": checkpoint.execution if checkpoint is not None else "",
             "is_unchanged": checkpoint is not None,
             "loss_is_said": False,
         }

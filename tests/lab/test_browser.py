@@ -303,6 +303,7 @@ async def test_a_person_goes_back_to_a_cell_of_the_model(desk: Desk) -> None:
     await asked.get_by_role("button", name="Go back").click()
     await desk.shows("Variables and files are as they were at checkpoint cell-")
     await desk.says("This session went back to checkpoint cell-")
+    await desk.saved(lambda found: any(re.fullmatch(r"%restore [\w-]{20,}", each) for each in found))
     assert await desk.page.locator(".jp-Dialog").count() == 0
     assert (await desk.execute("alpha", "kept"))["result"] == "'as it was'"
     await desk.run_cell("print('still here:', kept)")

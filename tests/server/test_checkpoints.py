@@ -800,6 +800,24 @@ async def test_after_going_back_the_same_numbers_are_new_cells(connect: Connect)
         assert "cell-1" not in text(back), "it is an earlier one, whenever it was made"
 
 
+async def test_a_cell_is_gone_back_to_by_its_id_though_its_number_came_again(connect: Connect, tmp_path: Path) -> None:
+    async with connect(**AUTOMATIC) as client:
+        ids = {}
+        for value, number in (("first", 1), ("second", 2), ("third", 2)):
+            if value == "third":
+                await call(client, "restore_session", session_id="s", name=ids["first"])
+                await call(client, "checkpoint_session", session_id="s", name="again")
+            ids[value] = (await run(client, f"x = {value!r}", session_id="s"))["execution_id"]
+            await until_listed(client, f"cell-{number}")
+        for value in ("second", "third", "first"):
+            await call(client, "restore_session", session_id="s", name=ids[value])
+            assert (await run(client, "x", session_id="s"))["result"] == repr(value)
+        await call(client, "reset_workspace", session_id="s", scope="variables")
+        await call(client, "checkpoint_session", session_id="s", name="empty")
+        after = {each["name"]: each["execution"] for each in record_of(tmp_path)["checkpoints"]}
+        assert (after["again"], after["empty"]) == (ids["first"], "")
+
+
 async def test_a_name_that_a_loss_has_told_keeps_its_checkpoint(connect: Connect) -> None:
     async with killed(connect, **AUTOMATIC) as client:
         await counted(client, 1)

@@ -35,12 +35,13 @@ class Checkpoints:
         self._max_bytes = max_bytes
 
     def find(self, name: str | None, *, is_unchanged: bool = False, argument: str = "name") -> Checkpoint:
-        """The checkpoint with this name. Without a name, of those that the session has come through: the newest one
-        that somebody asked for and that has variables, or else the newest; from that one it goes on to the one before,
-        if it `is_unchanged` since. Raises `InvalidArgument`."""
+        """The checkpoint with this name, or the first one after the cell with this id. Without a name, of those that
+        the session has come through: the newest one that somebody asked for and that has variables, or else the newest;
+        from that one it goes on to the one before, if it `is_unchanged` since. Raises `InvalidArgument`."""
         all_of_them, line = self._record.checkpoints, self._record.line
         if name is not None:
             found = [each for each in all_of_them if each.name == name]
+            found += [each for each in all_of_them if name and each.execution == name]
         else:
             has_variables = any(each.number is not None for each in line)
             asked_for = [each for each in line if not each.is_automatic and (each.number or not has_variables)]

@@ -61,6 +61,8 @@ class Checkpoint(BaseModel):
     missing: list[str] = []
     """What is not in it of the variables: names for a person."""
     is_automatic: bool = False
+    execution: str = ""
+    """The id of the last cell that had run. Counts come again, in another kernel and after going back; ids do not."""
     after: str | None = None
     """The folder of the one that the session came from when this one was made."""
 
@@ -102,6 +104,8 @@ class Record(BaseModel):
     """The oldest first."""
     came_from: str | None = None
     """The folder of the checkpoint that the session made or went back to last."""
+    last_execution: str = ""
+    """The id of the last cell that has run in this state."""
     is_unchanged: bool = False
     """Nothing has run since, and no file was written. Counts only if the variables are not lost."""
     packages: list[Package] = []

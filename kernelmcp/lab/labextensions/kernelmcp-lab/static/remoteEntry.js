@@ -294,29 +294,34 @@
 
   /**
    * A button in the toolbar of a session's cell (schemas/kernelmcp-lab/go-back.json): it adds and runs a cell
-   * `%restore cell-N`, after which variables and files are as they were after that one.
+   * `%restore EXECUTION_ID`, after which variables and files are as they were after that one. Its number would not do:
+   * another kernel, and a session that went back, count from where they are.
    * @param {any} app @param {any} tracker of notebooks
    */
   async function offerToGoBack(app, tracker) {
     const { Dialog, showDialog } = await load('@jupyterlab/apputils');
     const { NotebookActions } = await load('@jupyterlab/notebook');
     const { undoIcon } = await load('@jupyterlab/ui-components');
-    /** @returns {number} the active cell's, if it is one of a session; otherwise 0 */
-    const executionCount = () => {
+    /** @returns {{id: string, count: number} | null} the active cell's, if it is one of a session that has run */
+    const execution = () => {
       const model = tracker.activeCell?.model;
-      return (model?.getMetadata('kernelmcp') && model.executionCount) || 0;
+      const id = model?.getMetadata('kernelmcp')?.execution_id;
+      return typeof id === 'string' && model.executionCount ? { id, count: model.executionCount } : null;
     };
     app.commands.addCommand('kernelmcp:go-back', {
       label: 'Go back to this cell',
       caption: 'Variables and files as they were after this cell',
       icon: undoIcon,
-      isVisible: () => executionCount() > 0,
+      isVisible: () => execution() !== null,
       describedBy: { args: { type: 'object', properties: {} } },
       execute: async () => {
-        const count = executionCount();
+        const chosen = execution();
+        if (!chosen) {
+          return;
+        }
         const { content: notebook, sessionContext } = tracker.currentWidget;
         const { button } = await showDialog({
-          title: `Go back to cell [${count}]?`,
+          title: `Go back to cell [${chosen.count}]?`,
           body:
             'Variables and files will be as they were after it. Later checkpoints are kept for a while: ' +
             '%restore NAME brings one back.',
@@ -327,7 +332,7 @@
         }
         notebook.activeCellIndex = notebook.widgets.length - 1;
         NotebookActions.insertBelow(notebook);
-        notebook.activeCell.model.sharedModel.setSource(`%restore cell-${count}`);
+        notebook.activeCell.model.sharedModel.setSource(`%restore ${chosen.id}`);
         await NotebookActions.run(notebook, sessionContext);
       }
     });
