@@ -39,7 +39,7 @@ from kernelmcp_kernel.packages.unpack import unpack
 
 _READ_BYTES = 1 << 20
 # The largest of widely used packages, with a manual as description, have 300 kB.
-_MAX_METADATA_BYTES = 4 << 20
+MAX_METADATA_BYTES = 4 << 20
 # No process takes that long between creating a staging folder and locking it, or to write a draft.
 _UNLOCKED_SECONDS = 60.0
 # packaging checks the parts of a wheel's name that it compares, but not its tags: these may contain a path.
@@ -250,7 +250,7 @@ def _check_identity(folder: Path, wheel: Wheel) -> None:
     name = file.parent.name.removesuffix(".dist-info").rpartition("-")[0] if file else ""
     if file is None or canonicalize_name(name) != canonicalize_name(wheel.name):
         raise PackageInvalid(f"{wheel.file} does not hold the package that its name says; install another version")
-    if file.stat().st_size > _MAX_METADATA_BYTES:
+    if file.stat().st_size > MAX_METADATA_BYTES:
         raise PackageInvalid(f"{wheel.file} has metadata of {file.stat().st_size:,} bytes; install another version")
 
 

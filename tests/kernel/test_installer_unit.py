@@ -1,0 +1,46 @@
+"""What the installer makes of wheels that are in the cache: no pip, no index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernelmcp_kernel.packages.outcome import Package
+from kernelmcp_kernel.packages.store import Store
+
+from .wheels import make_wheel
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home" / "packages")
+
+
+def unpacked(store: Store, file: Path) -> Package:
+    wheel = store.add_wheel(file, "pypi")
+    folder = store.unpack(wheel, 64 << 20)
+    assert folder is not None
+    return Package(wheel, folder)
+
+
+def metadata_of(package: Package) -> Path:
+    (file,) = package.folder.glob("*.dist-info/METADATA")
+    return file
+
+
+@pytest.mark.parametrize("other", ["requires.txt", "PKG-INFO"])
+def test_what_a_package_requires_is_read_from_its_metadata_alone(store: Store, tmp_path: Path, other: str) -> None:
+    """The other files may have any size, and any bytes."""
+    hostile = {f"plain-1.0.dist-info/{other}": b"Requires-Dist: evil\nevil\n\xff"}
+    package = unpacked(store, make_wheel(tmp_path, "plain", files=hostile))
+    metadata_of(package).write_bytes(b"")
+    assert package.requires() == []
+
+
+def test_what_a_package_requires_is_a_limited_number_of_lines_of_any_bytes(store: Store, tmp_path: Path) -> None:
+    package = unpacked(store, make_wheel(tmp_path, "plain"))
+    requires = [b"caf\xe9", b"six>=1; python_version > '3'", *[b"more"] * 3000]
+    lines = b"".join(b"Requires-Dist: %s\n" % each for each in requires)
+    metadata_of(package).write_bytes(b"Name: plain\n" + lines + b"\nRequires-Dist: no-header\n")
+    assert package.requires() == ["caf\ufffd", "six>=1; python_version > '3'", *["more"] * 1998]
