@@ -596,6 +596,27 @@ def test_the_name_of_a_module_is_no_strangers_package(index: Index, settings: Pa
         install(settings, store, "serial==6.6")
 
 
+def restore(settings: PackageSettings, store: Store, had: Outcome) -> Outcome:
+    """What the next kernel of a session gets that had these packages."""
+    pinned = [f"{each.wheel.name}=={each.wheel.version}" for each in had.installed]
+    return asyncio.run(Installer(settings, Store(store.root)).install(pinned, print, Options(no_deps=True)))
+
+
+def test_a_dependency_with_the_name_of_a_module_comes_back(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "pyodide", "real", "2.0")
+    lock_of(tmp_path / "pyodide", real=())
+    index.add("namesakes", requires=("jwt", "real", "real_module"))
+    index.add("jwt", "1.3.1")
+    make_wheel(index.folder("real-module"), "real_module", "0.1")
+    had = install(settings, store, "namesakes")
+    assert len(had.installed) == 4
+    assert names(restore(settings, store, had)) == names(had)
+    with pytest.raises(e.PackageError, match="pyjwt"):
+        asyncio.run(Installer(settings, store).install(["jwt"], print, Options(no_deps=True)))
+
+
 def test_a_name_that_an_index_has_not_had_for_long_or_with_one_release_is_said_to_be_new_or_rare(
     index: Index, settings: PackageSettings, store: Store
 ) -> None:
