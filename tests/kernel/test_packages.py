@@ -617,6 +617,33 @@ def test_a_dependency_with_the_name_of_a_module_comes_back(
         asyncio.run(Installer(settings, store).install(["jwt"], print, Options(no_deps=True)))
 
 
+def test_what_came_with_an_allowed_package_comes_back_with_it_and_not_alone(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("permitted", requires=("brought",))
+    index.add("brought")
+    index.add("second")
+    own = replace(settings, allowed=["permitted", "second"])
+
+    async def two() -> Outcome:
+        installer = Installer(own, store)
+        first = await installer.install(["permitted"], print)
+        second = await installer.install(["second"], print)
+        return replace(first, installed=[*first.installed, *second.installed])
+
+    had = asyncio.run(two())
+    changed = replace(own, build_from_source=False)
+    for _ in range(2):  # a session that was restored is restored again
+        assert names(restore(changed, store, had)) == names(had) != {}
+    brought = [each for each in had.installed if each.wheel.name == "brought"]
+    with pytest.raises(e.PackageDenied, match="brought is not among"):
+        restore(own, store, replace(had, installed=brought))
+    with pytest.raises(e.PackageDenied, match="second is not among"):
+        restore(replace(own, allowed=["permitted"]), store, had)
+    with pytest.raises(e.PackageDenied, match="brought is denied"):
+        restore(replace(own, denied=["brought"]), store, had)
+
+
 def test_a_name_that_an_index_has_not_had_for_long_or_with_one_release_is_said_to_be_new_or_rare(
     index: Index, settings: PackageSettings, store: Store
 ) -> None:

@@ -44,6 +44,7 @@ from kernelmcp_kernel.packages.requirements import (
     is_exact,
     parse_all,
     parse_pinned,
+    pins_key,
     resolution_key,
     unmet,
     without_versions,
@@ -68,6 +69,7 @@ class Installer:
         self._packages: dict[str, Package] = {}
         self._present: dict[str, Present] = {}
         self._preinstalled: dict[str, Present] = {}
+        self._asked: set[str] = set()  # names, of these packages
         self._whole = True  # all dependencies of the packages are present
         self._one_at_a_time = asyncio.Lock()
         self._tools = Store(self._store.root, settings.max_cache_mb << 20)  # with its own leases
@@ -160,7 +162,8 @@ class Installer:
         from_distribution: bool = False,
         pins: Mapping[str, frozenset[str]] = {},  # never modified
     ) -> Outcome:
-        check_allowed(self._settings, requirements)
+        asked = await asyncio.to_thread(self._asked_for, requirements, options)
+        check_allowed(self._settings, asked)
         async with self._one_at_a_time:
             if not self._present:
                 self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled
@@ -184,6 +187,7 @@ class Installer:
             for package, present in zip(packages, there_now, strict=True):
                 self._record(package, present)
             self._whole = self._whole and not options.no_deps
+            self._asked |= {str(canonicalize_name(requirement.name)) for requirement in asked}
             self._remember_whole()
             notes += [each.note for each in packages if each.note]
             return Outcome(packages, there, (*notes, *said))
@@ -369,10 +373,17 @@ class Installer:
         found = [(wheel, "local" if wheel.file in local else "pypi") for wheel in wheels]
         return [Wheel(w.name, w.version, w.sha256, w.file, sources.get(w.sha256, own)) for w, own in found]
 
+    def _asked_for(self, requirements: list[Requirement], options: Options) -> list[Requirement]:
+        """These requirements; if they are all the packages of a session that is restored, those it had asked for."""
+        names = self._store.asked(pins_key(requirements)) if options.no_deps else None
+        return list(map(Requirement, names)) if names else requirements
+
     def _remember_whole(self) -> None:
-        """A session that is restored requests exactly its own packages: save the resolution for that."""
+        """A session that is restored requests exactly its own packages: save the resolution for that, and for what the
+        settings allow the names that were asked for."""
         wheels = [package.wheel for package in self._packages.values()]
         exact = [Requirement(f"{wheel.name}=={wheel.version}") for wheel in wheels]
+        self._store.remember_asked(pins_key(exact), self._asked)
         own = {name: present for name, present in self._present.items() if name not in self._packages}
         self._store.remember(resolution_key(self._settings, exact, own.values(), Options(no_deps=True)), wheels)
         if self._whole:

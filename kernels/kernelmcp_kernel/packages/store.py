@@ -3,7 +3,8 @@
     KERNELMCP_HOME/packages/wheels/<sha256>/<file>.whl    as downloaded
     KERNELMCP_HOME/packages/unpacked/<sha256>/            mounted in guests, with a stamp of its contents
     KERNELMCP_HOME/packages/bytecode/<sha256>/            of prepared and of large packages, mounted beside them
-    KERNELMCP_HOME/packages/resolutions/<key>.json        pip's choice for a request, with its time
+    KERNELMCP_HOME/packages/resolutions/<key>.json        pip's choice for a request, with its time; the names that a
+                                                          session with these packages asked for
     KERNELMCP_HOME/packages/built/<sha256>.json           the result of a source build (`sources.build_cache`)
     KERNELMCP_HOME/packages/tmp/                          work in progress, locked while its process lives
     KERNELMCP_HOME/packages/leases/                       the packages that each process uses
@@ -26,7 +27,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,21 @@ class Store:
 
     def remember(self, key: str, wheels: list[Wheel]) -> None:
         """Save a resolution. Does nothing if the cache cannot be written."""
-        text = json.dumps({"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]})
+        self._save(key, {"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]})
+
+    def asked(self, key: str) -> list[str] | None:
+        """The saved names that were asked for; None if there are none."""
+        try:
+            return list(map(str, json.loads((self._resolutions / f"{key}.json").read_text("utf-8"))["asked"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def remember_asked(self, key: str, names: Iterable[str]) -> None:
+        """Save names that were asked for. Does nothing if the cache cannot be written."""
+        self._save(key, {"asked": sorted(names)})
+
+    def _save(self, key: str, content: dict[str, Any]) -> None:
+        text = json.dumps(content)
         with contextlib.suppress(OSError):
             self._resolutions.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_file(self._resolutions / f"{key}.json", text, self._tmp)
