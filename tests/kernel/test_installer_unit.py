@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.outcome import Package
+from kernelmcp_kernel.packages.package_errors import PackageCacheError, PackageError
 from kernelmcp_kernel.packages.store import Store
+from kernelmcp_kernel.settings import PackageSettings
 
 from .wheels import make_wheel
 
@@ -44,3 +49,18 @@ def test_what_a_package_requires_is_a_limited_number_of_lines_of_any_bytes(store
     lines = b"".join(b"Requires-Dist: %s\n" % each for each in requires)
     metadata_of(package).write_bytes(b"Name: plain\n" + lines + b"\nRequires-Dist: no-header\n")
     assert package.requires() == ["caf\ufffd", "six>=1; python_version > '3'", *["more"] * 1998]
+
+
+def test_a_wheel_that_is_gone_leaves_the_others_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    there = make_wheel(tmp_path / "mine", "there")
+    (tmp_path / "mine" / "gone-1.0-py3-none-any.whl").symlink_to(tmp_path / "nowhere.whl")
+    found = distribution.local_wheels(PackageSettings(wheel_folders=[str(tmp_path / "mine")]))
+    assert [name for name, _, _ in found] == [there.name]
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_where_no_process_starts_nobody_is_told_to_mend_the_cache(store: Store, code: int) -> None:
+    with pytest.raises(PackageError, match=r"short of memory, processes.*Try again") as refused, store.staging():
+        raise OSError(code, os.strerror(code))
+    assert not isinstance(refused.value, PackageCacheError)

@@ -35,7 +35,7 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from kernelmcp_kernel.packages.cache_cap import STAMP, Room, delete_abandoned, size_of_files
-from kernelmcp_kernel.packages.package_errors import PackageInvalid, unwritable
+from kernelmcp_kernel.packages.package_errors import PackageInvalid, exhausted, unwritable
 from kernelmcp_kernel.packages.unpack import unpack
 
 _READ_BYTES = 1 << 20
@@ -45,6 +45,8 @@ MAX_METADATA_BYTES = 4 << 20
 _UNLOCKED_SECONDS = 60.0
 # packaging checks the parts of a wheel's name that it compares, but not its tags: these may contain a path.
 _WHEEL_NAME = re.compile(r"[\w.+!-]+", re.ASCII)
+# Errors that do not concern the cache.
+_EXHAUSTED = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # packages.max_cache_mb if it is not set.
 _MAX_BYTES = 4096 << 20
 # The sources of a wheel.
@@ -76,7 +78,7 @@ class Store:
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """A temporary working folder. Raises PackageCacheError."""
+        """A temporary working folder. Raises PackageError, also for an OSError of its user."""
         with contextlib.ExitStack() as stack:
             try:
                 self._tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -88,6 +90,8 @@ class Store:
                 self._sweep()
                 yield folder
             except OSError as error:
+                if error.errno in _EXHAUSTED:  # pip's process does not start
+                    raise exhausted(str(error.strerror)) from error
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
                 raise unwritable("is full" if full else f"cannot be written ({error.strerror})") from error
 
