@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from kernelmcp_kernel.languages.python.prepared import PreparedPackage
+from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage
 from kernelmcp_kernel.packages import distribution, pip_policy, resolver, unpack
 from kernelmcp_kernel.packages import package_errors as e
 from kernelmcp_kernel.packages.failures.reasons import Reasons
@@ -173,6 +173,40 @@ def test_an_import_takes_the_distributions_own_file_whatever_the_index_has(
         install_for("absent_module")
     for module in ("known-tests_module", "known", "evil", "nothing"):
         assert install_for(module) is None
+
+
+def test_an_import_of_what_is_prepared_and_does_not_fit_takes_the_distributions_own_file(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(tmp_path / "pyodide", "framed", "2.0", requires=("dated",))
+    lock_of(tmp_path / "pyodide", framed=())
+    index.add("framed", "9999.1", requires=("dated",))
+    for version in ("0.9", "1.0"):
+        index.add("dated", version)
+
+    async def import_of(had: str, gone: str = "") -> str:
+        before = Installer(settings, store)
+        await before.install(["framed==2.0", "dated==1.0"], print)
+        listed: list[PreparedPackage] = []
+        for each in before.packages:
+            wheel, needs = each.wheel, ("dated",) if each.wheel.name == "framed" else ()
+            identity = (wheel.name, wheel.version, wheel.sha256, wheel.file, wheel.source)
+            modules = (f"{wheel.name}_module",)
+            listed.append(PreparedPackage(*identity, str(each.folder), each.point, None, modules, needs))
+            if wheel.name == gone:
+                shutil.rmtree(each.folder)
+                store.wheel_file(wheel).unlink()
+        prepared = Prepared(tmp_path, "", (), tuple(listed))
+        monkeypatch.setattr("kernelmcp_kernel.packages.installer.find_prepared", lambda: prepared)
+        now = Installer(settings, Store(store.root))
+        await now.install([had], print)
+        found = await now.install_for("framed_module", print)
+        assert found is not None
+        return f"{found.installed[0].wheel.source} {now.version_of('framed')} {now.version_of('dated')}"
+
+    assert asyncio.run(import_of("dated==1.0")) == "pyodide 2.0 1.0"
+    assert asyncio.run(import_of("dated==0.9")) == "pyodide 2.0 0.9"
+    assert asyncio.run(import_of("dated==1.0", gone="framed")) == "pyodide 2.0 1.0"
 
 
 def test_a_resolution_that_did_without_a_source_is_not_remembered(

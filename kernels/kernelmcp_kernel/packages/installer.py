@@ -91,11 +91,14 @@ class Installer:
 
     async def take(self, wheels: list[Wheel]) -> None:
         """Install exactly these wheels from the cache; omit those that it no longer has. Raises PackageError."""
-        if not self._present:
-            self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled
+        await self._find_present()
         for wheel in wheels:
             for package in await self._from_cache([wheel]) or []:
                 self._record(package, await asyncio.to_thread(_present, package))
+
+    async def _find_present(self) -> None:
+        if not self._present:
+            self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled | self._present
 
     def _record(self, package: Package, present: Present) -> None:
         name = canonicalize_name(package.wheel.name)
@@ -105,8 +108,8 @@ class Installer:
         """Install the package of Pyodide's distribution that provides a module, in the distribution's version; a
         package in `companions` from any source. None if there is no such package. Raises PackageError."""
         prepared = await asyncio.to_thread(find_prepared)
-        if prepared and (name := prepared.package_of(module)):
-            return await self._install([Requirement(name)], say)
+        if prepared and (name := prepared.package_of(module)) and await self._is_at_hand(prepared, Requirement(name)):
+            return await self._install([Requirement(name)], say, from_distribution=True)
         name = distribution.packages_by_import(self._settings).get(module)
         listed = distribution.listed(self._settings)
         version = next((each.version for each in listed if each.name == name), None)
@@ -165,8 +168,7 @@ class Installer:
         asked = await asyncio.to_thread(self._asked_for, requirements, options)
         check_allowed(self._settings, asked)
         async with self._one_at_a_time:
-            if not self._present:
-                self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled
+            await self._find_present()
             wanted, there = self._sort_out(requirements)
             own = [self._packages.get(canonicalize_name(present.name)) for present in there]
             check_pins(pins, [_identity(package) for package in own if package is not None])
@@ -324,6 +326,12 @@ class Installer:
             return None
         new = [each for each in packages if each.name not in there]
         return [Wheel(each.name, each.version, each.sha256, each.file, each.source) for each in new]
+
+    async def _is_at_hand(self, prepared: Prepared, wanted: Requirement) -> bool:
+        """Return whether this package and what it needs are prepared, fit this session, and are still in the cache."""
+        await self._find_present()
+        wheels = self._of_prepared(prepared, [wanted], PLAIN)
+        return wheels is not None and await self._from_cache(wheels) is not None
 
     def _recall(self, wanted: list[Requirement], options: Options) -> list[Wheel] | None:
         """An earlier resolution: of exactly this request, or of each requirement alone if these fit together."""
