@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from kernelmcp_kernel.languages.python import prepared
 from kernelmcp_kernel.languages.python.prepared import find_former, find_prepared, imported
-from kernelmcp_kernel.settings import read_settings
+from kernelmcp_kernel.packages.installer import Installer
+from kernelmcp_kernel.packages.store import Store, Wheel
+from kernelmcp_kernel.prepare import __main__ as prepare
+from kernelmcp_kernel.prepare.plan import plans
+from kernelmcp_kernel.runtime.places import packages_root
+from kernelmcp_kernel.settings import PackageSettings, read_settings
+
+from .wheels import make_wheel
 
 
 @pytest.mark.parametrize("text", ["[", "[]", '{"requirements": [1], "wheels": [{"name": 5}]}', "[" * 100_000])
@@ -71,3 +79,31 @@ def test_a_former_image_is_used_where_the_settings_permit_its_packages(
     (folder / f"{STEM}.json").write_text(json.dumps(listed))
     found = find_former(identity)
     assert (found is not None and found.image == folder / f"{STEM}.img") == is_found
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """In a home of its own."""
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    return Store(packages_root())
+
+
+def set_up(store: Store, *files: Path) -> list[Wheel]:
+    """Set up these wheels, by the names of their packages."""
+    wheels = [store.add_wheel(file, "pypi") for file in files]
+    listed = {"requirements": [each.name for each in wheels], "wheels": [asdict(each) for each in wheels]}
+    prepared.setup_file().write_text(json.dumps(listed))
+    return wheels
+
+
+def test_who_sets_up_another_version_is_told_to_remove_the_first(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up(store, make_wheel(tmp_path, "plain"))
+    said = (
+        "plain>=2: prepared is plain 1.0, and an installed package stays as it is. For another version run "
+        "`kernelmcp setup --remove` first"
+    )
+    assert [plan.error for plan in plans(["plain>=2"], [])] == [said]
+    assert prepare._get(["plain>=2"], Installer(PackageSettings(), store), store)
+    assert capsys.readouterr().err == f"kernelmcp: {said}\n"
