@@ -13,6 +13,7 @@ from kernelmcp_kernel.languages.python.prepared import find_former, find_prepare
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.prepare import __main__ as prepare
+from kernelmcp_kernel.prepare.archive import write_archive
 from kernelmcp_kernel.prepare.plan import plans
 from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.settings import PackageSettings, read_settings
@@ -107,3 +108,13 @@ def test_who_sets_up_another_version_is_told_to_remove_the_first(
     assert [plan.error for plan in plans(["plain>=2"], [])] == [said]
     assert prepare._get(["plain>=2"], Installer(PackageSettings(), store), store)
     assert capsys.readouterr().err == f"kernelmcp: {said}\n"
+
+
+def test_an_archive_adds_to_what_was_set_up_and_its_versions_win(store: Store, tmp_path: Path) -> None:
+    wheels = set_up(store, make_wheel(tmp_path, "both", "2.0"), make_wheel(tmp_path, "new"))
+    write_archive(tmp_path / "set.zip", store, ("both>=2", "new"), wheels)
+    set_up(store, make_wheel(tmp_path, "old"), make_wheel(tmp_path, "both", "1.0"))
+    prepare._get_archived(tmp_path / "set.zip", Installer(PackageSettings(), store), store)
+    found = prepared.read_setup()
+    assert found.requirements == ("old", "both", "both>=2", "new")
+    assert {wheel["name"]: wheel["version"] for wheel in found.wheels} == {"old": "1.0", "both": "2.0", "new": "1.0"}

@@ -163,10 +163,13 @@ def _prepare(requirements: Sequence[str], offline: Path | None, export: Path | N
 
 
 def _get_archived(archive: Path, installer: Installer, store: Store) -> None:
+    """Get the wheels of an archive, and keep what was set up before; of a package in both, the archive's."""
     requirements, wheels = read_archive(archive, store, settings().packages.max_package_mb << 20)
     check_allowed(settings().packages, [Requirement(text) for text in requirements])
-    asyncio.run(installer.take(wheels))
-    _remember(tuple(requirements), installer.packages)
+    known = prepared.read_setup()
+    every = {wheel.name: wheel for wheel in (*(Wheel(**wheel) for wheel in known.wheels), *wheels)}
+    asyncio.run(installer.take(list(every.values())))
+    _remember(tuple(dict.fromkeys((*known.requirements, *requirements))), installer.packages)
 
 
 def _get(requirements: Sequence[str], installer: Installer, store: Store) -> bool:
