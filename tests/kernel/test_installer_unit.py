@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from kernelmcp_kernel.jupyter import install
+from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE
+from kernelmcp_kernel.languages.python.language import Python
+from kernelmcp_kernel.languages.python.prepared import PreparedPackage
 from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.outcome import Package
 from kernelmcp_kernel.packages.package_errors import PackageCacheError, PackageError
 from kernelmcp_kernel.packages.store import Store
-from kernelmcp_kernel.settings import PackageSettings
+from kernelmcp_kernel.settings import PackageSettings, read_settings
 
-from .wheels import make_wheel
+from .wheels import DEAD_INDEX, make_wheel
 
 
 @pytest.fixture
@@ -64,3 +72,26 @@ def test_where_no_process_starts_nobody_is_told_to_mend_the_cache(store: Store, 
     with pytest.raises(PackageError, match=r"short of memory, processes.*Try again") as refused, store.staging():
         raise OSError(code, os.strerror(code))
     assert not isinstance(refused.value, PackageCacheError)
+
+
+def test_what_the_image_of_a_later_guest_has_is_not_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path))
+    offline = read_settings({"KERNELMCP_PACKAGES": json.dumps({"index_url": DEAD_INDEX, "pyodide_url": str(tmp_path)})})
+    monkeypatch.setattr(install, "settings", lambda: offline)
+    shown: list[dict[str, Any]] = []
+    forwarder: Any = SimpleNamespace(show=lambda _cell, data: shown.append(data), say=lambda *_: None)
+    request: Any = SimpleNamespace(cell=None)
+
+    async def asked() -> None:
+        installs = install.Installs(forwarder, lambda _mounts: None)
+        assert await installs.answer({"check": True}, request) == {"unmet": []}
+        for version in ("1.0", "2.0"):
+            package = PreparedPackage("plain", version, "0" * 64, "", "pypi", "", "", None, (), ())
+            monkeypatch.setattr(Python, "packages", (package,))
+            await installs.answer({"requirements": ["plain"]}, request)
+
+    asyncio.run(asked())
+    there = [data[PACKAGES_TYPE]["already_present"] for data in shown]
+    assert there == [[{"name": "plain", "version": version}] for version in ("1.0", "2.0")]

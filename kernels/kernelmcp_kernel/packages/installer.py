@@ -86,8 +86,13 @@ class Installer:
         return present.version if present else None
 
     def take_as_present(self, packages: Iterable[PreparedPackage]) -> None:
-        """Record packages that the guest has from its start, so that they are not installed again."""
+        """Record packages that the guest has from its start, so that they are not installed again. They replace those
+        of the guest before it."""
+        former = self._preinstalled.keys() - self._packages.keys()
         self._preinstalled = {package.name: Present(package.name, package.version) for package in packages}
+        if self._present:
+            own = {name: present for name, present in self._present.items() if name not in former}
+            self._present = self._preinstalled | own
 
     async def take(self, wheels: list[Wheel]) -> None:
         """Install exactly these wheels from the cache; omit those that it no longer has. Raises PackageError."""
