@@ -16,7 +16,7 @@ from kernelmcp_kernel.jupyter import install
 from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE
 from kernelmcp_kernel.languages.python.language import Python
 from kernelmcp_kernel.languages.python.prepared import PreparedPackage
-from kernelmcp_kernel.packages import distribution
+from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.outcome import Package
 from kernelmcp_kernel.packages.package_errors import PackageCacheError, PackageError
 from kernelmcp_kernel.packages.store import Store
@@ -95,3 +95,16 @@ def test_what_the_image_of_a_later_guest_has_is_not_installed_again(
     asyncio.run(asked())
     there = [data[PACKAGES_TYPE]["already_present"] for data in shown]
     assert there == [[{"name": "plain", "version": version}] for version in ("1.0", "2.0")]
+
+
+def test_a_listing_is_made_where_is_swept_what_killed_kernels_left(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    drafts: list[Path] = []
+    monkeypatch.setattr(empty_wheels, "_write", lambda folder, *_: drafts.append(folder))
+    listed = distribution.Listed("plain", "1.0", "plain-1.0-py3-none-any.whl", "0" * 64, ())
+    made = empty_wheels.listing([listed])
+    assert [draft.parents[1] for draft in drafts] == [store.root / "tmp"]
+    assert list(made.parent.iterdir()) == [made]
+    assert list((store.root / "tmp").iterdir()) == []
