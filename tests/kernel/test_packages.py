@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from kernelmcp_kernel.languages.python.prepared import PreparedPackage
+from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage
 from kernelmcp_kernel.packages import distribution, pip_policy, resolver, unpack
 from kernelmcp_kernel.packages import package_errors as e
 from kernelmcp_kernel.packages.failures.reasons import Reasons
@@ -173,6 +173,40 @@ def test_an_import_takes_the_distributions_own_file_whatever_the_index_has(
         install_for("absent_module")
     for module in ("known-tests_module", "known", "evil", "nothing"):
         assert install_for(module) is None
+
+
+def test_an_import_of_what_is_prepared_and_does_not_fit_takes_the_distributions_own_file(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(tmp_path / "pyodide", "framed", "2.0", requires=("dated",))
+    lock_of(tmp_path / "pyodide", framed=())
+    index.add("framed", "9999.1", requires=("dated",))
+    for version in ("0.9", "1.0"):
+        index.add("dated", version)
+
+    async def import_of(had: str, gone: str = "") -> str:
+        before = Installer(settings, store)
+        await before.install(["framed==2.0", "dated==1.0"], print)
+        listed: list[PreparedPackage] = []
+        for each in before.packages:
+            wheel, needs = each.wheel, ("dated",) if each.wheel.name == "framed" else ()
+            identity = (wheel.name, wheel.version, wheel.sha256, wheel.file, wheel.source)
+            modules = (f"{wheel.name}_module",)
+            listed.append(PreparedPackage(*identity, str(each.folder), each.point, None, modules, needs))
+            if wheel.name == gone:
+                shutil.rmtree(each.folder)
+                store.wheel_file(wheel).unlink()
+        prepared = Prepared(tmp_path, "", (), tuple(listed))
+        monkeypatch.setattr("kernelmcp_kernel.packages.installer.find_prepared", lambda: prepared)
+        now = Installer(settings, Store(store.root))
+        await now.install([had], print)
+        found = await now.install_for("framed_module", print)
+        assert found is not None
+        return f"{found.installed[0].wheel.source} {now.version_of('framed')} {now.version_of('dated')}"
+
+    assert asyncio.run(import_of("dated==1.0")) == "pyodide 2.0 1.0"
+    assert asyncio.run(import_of("dated==0.9")) == "pyodide 2.0 0.9"
+    assert asyncio.run(import_of("dated==1.0", gone="framed")) == "pyodide 2.0 1.0"
 
 
 def test_a_resolution_that_did_without_a_source_is_not_remembered(
@@ -594,6 +628,54 @@ def test_the_name_of_a_module_is_no_strangers_package(index: Index, settings: Pa
     assert outcome.notes == ("serial is the name of a module; its package is pyserial",)
     with pytest.raises(e.InvalidRequirement, match="its package is pyserial; ask for that"):
         install(settings, store, "serial==6.6")
+
+
+def restore(settings: PackageSettings, store: Store, had: Outcome) -> Outcome:
+    """What the next kernel of a session gets that had these packages."""
+    pinned = [f"{each.wheel.name}=={each.wheel.version}" for each in had.installed]
+    return asyncio.run(Installer(settings, Store(store.root)).install(pinned, print, Options(no_deps=True)))
+
+
+def test_a_dependency_with_the_name_of_a_module_comes_back(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "pyodide", "real", "2.0")
+    lock_of(tmp_path / "pyodide", real=())
+    index.add("namesakes", requires=("jwt", "real", "real_module"))
+    index.add("jwt", "1.3.1")
+    make_wheel(index.folder("real-module"), "real_module", "0.1")
+    had = install(settings, store, "namesakes")
+    assert len(had.installed) == 4
+    assert names(restore(settings, store, had)) == names(had)
+    with pytest.raises(e.PackageError, match="pyjwt"):
+        asyncio.run(Installer(settings, store).install(["jwt"], print, Options(no_deps=True)))
+
+
+def test_what_came_with_an_allowed_package_comes_back_with_it_and_not_alone(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("permitted", requires=("brought",))
+    index.add("brought")
+    index.add("second")
+    own = replace(settings, allowed=["permitted", "second"])
+
+    async def two() -> Outcome:
+        installer = Installer(own, store)
+        first = await installer.install(["permitted"], print)
+        second = await installer.install(["second"], print)
+        return replace(first, installed=[*first.installed, *second.installed])
+
+    had = asyncio.run(two())
+    changed = replace(own, build_from_source=False)
+    for _ in range(2):  # a session that was restored is restored again
+        assert names(restore(changed, store, had)) == names(had) != {}
+    brought = [each for each in had.installed if each.wheel.name == "brought"]
+    with pytest.raises(e.PackageDenied, match="brought is not among"):
+        restore(own, store, replace(had, installed=brought))
+    with pytest.raises(e.PackageDenied, match="second is not among"):
+        restore(replace(own, allowed=["permitted"]), store, had)
+    with pytest.raises(e.PackageDenied, match="brought is denied"):
+        restore(replace(own, denied=["brought"]), store, had)
 
 
 def test_a_name_that_an_index_has_not_had_for_long_or_with_one_release_is_said_to_be_new_or_rare(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,15 @@ import pytest
 from kernelmcp_kernel.languages.python import prepared
 from kernelmcp_kernel.languages.python.image import BootImage, rebuild_image, version_of
 from kernelmcp_kernel.languages.python.prepared import find_prepared, find_with_id, imported
-from kernelmcp_kernel.settings import read_settings
+from kernelmcp_kernel.packages.installer import Installer
+from kernelmcp_kernel.packages.store import Store, Wheel
+from kernelmcp_kernel.prepare import __main__ as prepare
+from kernelmcp_kernel.prepare.archive import write_archive
+from kernelmcp_kernel.prepare.plan import plans
+from kernelmcp_kernel.runtime.places import packages_root
+from kernelmcp_kernel.settings import PackageSettings, read_settings
+
+from .wheels import make_wheel
 
 
 @pytest.mark.parametrize("text", ["[", "[]", '{"requirements": [1], "wheels": [{"name": 5}]}', "[" * 100_000])
@@ -119,3 +127,41 @@ def test_an_image_that_was_replaced_since_it_was_rejected_is_kept(tmp_path: Path
     rebuild_image(replace(bad, version=version_of(path)))
     assert not path.exists()
     assert not listing.exists()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """In a home of its own."""
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    return Store(packages_root())
+
+
+def set_up(store: Store, *files: Path) -> list[Wheel]:
+    """Set up these wheels, by the names of their packages."""
+    wheels = [store.add_wheel(file, "pypi") for file in files]
+    listed = {"requirements": [each.name for each in wheels], "wheels": [asdict(each) for each in wheels]}
+    prepared.setup_file().write_text(json.dumps(listed))
+    return wheels
+
+
+def test_who_sets_up_another_version_is_told_to_remove_the_first(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up(store, make_wheel(tmp_path, "plain"))
+    said = (
+        "plain>=2: prepared is plain 1.0, and an installed package stays as it is. For another version run "
+        "`kernelmcp setup --remove` first"
+    )
+    assert [plan.error for plan in plans(["plain>=2"], [])] == [said]
+    assert prepare._get(["plain>=2"], Installer(PackageSettings(), store), store)
+    assert capsys.readouterr().err == f"kernelmcp: {said}\n"
+
+
+def test_an_archive_adds_to_what_was_set_up_and_its_versions_win(store: Store, tmp_path: Path) -> None:
+    wheels = set_up(store, make_wheel(tmp_path, "both", "2.0"), make_wheel(tmp_path, "new"))
+    write_archive(tmp_path / "set.zip", store, ("both>=2", "new"), wheels)
+    set_up(store, make_wheel(tmp_path, "old"), make_wheel(tmp_path, "both", "1.0"))
+    prepare._get_archived(tmp_path / "set.zip", Installer(PackageSettings(), store), store)
+    found = prepared.read_setup()
+    assert found.requirements == ("old", "both", "both>=2", "new")
+    assert {wheel["name"]: wheel["version"] for wheel in found.wheels} == {"old": "1.0", "both": "2.0", "new": "1.0"}

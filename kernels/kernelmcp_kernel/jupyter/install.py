@@ -94,7 +94,7 @@ class Installs:
 
         if self._made is None:
             self._made = Installer(settings().packages)
-            self._made.take_as_present(LANGUAGE.packages)
+        self._made.take_as_present(LANGUAGE.packages)
         return self._made
 
     async def _answer(

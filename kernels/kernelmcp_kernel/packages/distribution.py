@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from html import escape
@@ -194,5 +195,10 @@ def wheel_folders(settings: PackageSettings) -> list[Path]:
 
 def local_wheels(settings: PackageSettings) -> list[tuple[str, int, int]]:
     """Names, sizes and modification times of the wheels in the local folders."""
-    files = [file for folder in wheel_folders(settings) for file in folder.glob("*.whl")]
-    return sorted((file.name, status.st_size, status.st_mtime_ns) for file in files for status in [file.stat()])
+    found: list[tuple[str, int, int]] = []
+    for folder in wheel_folders(settings):
+        for file in folder.glob("*.whl"):
+            with suppress(OSError):  # a link to nothing, or deleted meanwhile
+                status = file.stat()
+                found.append((file.name, status.st_size, status.st_mtime_ns))
+    return sorted(found)

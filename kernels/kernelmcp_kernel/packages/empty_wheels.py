@@ -8,8 +8,6 @@ version.
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
 import zipfile
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -19,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages.distribution import Listed, best_tag
-from kernelmcp_kernel.packages.package_errors import unwritable
+from kernelmcp_kernel.packages.store import Store
 from kernelmcp_kernel.runtime.places import RUNTIME, packages_root
 from kernelmcp_kernel.settings import settings
 
@@ -59,24 +57,24 @@ def extras_of(requires: list[str]) -> tuple[str, ...]:
 
 
 def listing(packages: list[Listed]) -> Path:
-    """A folder with the metadata of the whole distribution, as empty wheels: created once per distribution."""
+    """A folder with the metadata of the whole distribution, as empty wheels: created once per distribution. Raises
+    PackageError."""
     identity = hashlib.sha256(repr(packages).encode()).hexdigest()[:16]
     folder = packages_root() / LISTINGS / identity
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
-    draft = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
+    with Store(packages_root()).staging() as staging:
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
+        draft = staging / "listing"
+        draft.mkdir(mode=0o700)
         for package in packages:
             lines = [f"Requires-Dist: {name}" for name in package.depends]
             _write(draft, package.name, package.version, lines, LISTED_TAG)
-        draft.rename(folder)
-    except OSError as error:
-        if folder.is_dir():  # another kernel was faster
-            return folder
-        raise unwritable(f"cannot be written ({error.strerror})") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        try:
+            draft.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # otherwise another kernel was faster
+                raise
     return folder
 
 

@@ -44,6 +44,7 @@ from kernelmcp_kernel.packages.requirements import (
     is_exact,
     parse_all,
     parse_pinned,
+    pins_key,
     resolution_key,
     unmet,
     without_versions,
@@ -68,6 +69,7 @@ class Installer:
         self._packages: dict[str, Package] = {}
         self._present: dict[str, Present] = {}
         self._preinstalled: dict[str, Present] = {}
+        self._asked: set[str] = set()  # names, of these packages
         self._whole = True  # all dependencies of the packages are present
         self._one_at_a_time = asyncio.Lock()
         self._tools = Store(self._store.root, settings.max_cache_mb << 20)  # with its own leases
@@ -84,16 +86,24 @@ class Installer:
         return present.version if present else None
 
     def take_as_present(self, packages: Iterable[PreparedPackage]) -> None:
-        """Record packages that the guest has from its start, so that they are not installed again."""
+        """Record packages that the guest has from its start, so that they are not installed again. They replace those
+        of the guest before it."""
+        former = self._preinstalled.keys() - self._packages.keys()
         self._preinstalled = {package.name: Present(package.name, package.version) for package in packages}
+        if self._present:
+            own = {name: present for name, present in self._present.items() if name not in former}
+            self._present = self._preinstalled | own
 
     async def take(self, wheels: list[Wheel]) -> None:
         """Install exactly these wheels from the cache; omit those that it no longer has. Raises PackageError."""
-        if not self._present:
-            self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled
+        await self._find_present()
         for wheel in wheels:
             for package in await self._from_cache([wheel]) or []:
                 self._record(package, await asyncio.to_thread(_present, package))
+
+    async def _find_present(self) -> None:
+        if not self._present:
+            self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled | self._present
 
     def _record(self, package: Package, present: Present) -> None:
         name = canonicalize_name(package.wheel.name)
@@ -103,8 +113,8 @@ class Installer:
         """Install the package of Pyodide's distribution that provides a module, in the distribution's version; a
         package in `companions` from any source. None if there is no such package. Raises PackageError."""
         prepared = await asyncio.to_thread(find_prepared)
-        if prepared and (name := prepared.package_of(module)):
-            return await self._install([Requirement(name)], say)
+        if prepared and (name := prepared.package_of(module)) and await self._is_at_hand(prepared, Requirement(name)):
+            return await self._install([Requirement(name)], say, from_distribution=True)
         name = distribution.packages_by_import(self._settings).get(module)
         listed = distribution.listed(self._settings)
         version = next((each.version for each in listed if each.name == name), None)
@@ -117,7 +127,9 @@ class Installer:
         pinned = parse_pinned(asked)
         requirements = [requirement for requirement, _ in pinned]
         check_enabled(self._settings)
-        said = name_packages(requirements, self._settings)
+        # A session that is restored has dependencies by these names, in these versions.
+        named = [each for each in requirements if not (options.no_deps and is_exact(each))]
+        said = name_packages(named, self._settings)
         pins = {str(canonicalize_name(requirement.name)): hashes for requirement, hashes in pinned if hashes}
         if not options.no_deps:  # no checks for a session that is restored as it was
             check_useful(requirements, self._present)
@@ -158,10 +170,10 @@ class Installer:
         from_distribution: bool = False,
         pins: Mapping[str, frozenset[str]] = {},  # never modified
     ) -> Outcome:
-        check_allowed(self._settings, requirements)
+        asked = await asyncio.to_thread(self._asked_for, requirements, options)
+        check_allowed(self._settings, asked)
         async with self._one_at_a_time:
-            if not self._present:
-                self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled
+            await self._find_present()
             wanted, there = self._sort_out(requirements)
             own = [self._packages.get(canonicalize_name(present.name)) for present in there]
             check_pins(pins, [_identity(package) for package in own if package is not None])
@@ -182,6 +194,7 @@ class Installer:
             for package, present in zip(packages, there_now, strict=True):
                 self._record(package, present)
             self._whole = self._whole and not options.no_deps
+            self._asked |= {str(canonicalize_name(requirement.name)) for requirement in asked}
             self._remember_whole()
             notes += [each.note for each in packages if each.note]
             return Outcome(packages, there, (*notes, *said))
@@ -319,6 +332,12 @@ class Installer:
         new = [each for each in packages if each.name not in there]
         return [Wheel(each.name, each.version, each.sha256, each.file, each.source) for each in new]
 
+    async def _is_at_hand(self, prepared: Prepared, wanted: Requirement) -> bool:
+        """Return whether this package and what it needs are prepared, fit this session, and are still in the cache."""
+        await self._find_present()
+        wheels = self._of_prepared(prepared, [wanted], PLAIN)
+        return wheels is not None and await self._from_cache(wheels) is not None
+
     def _recall(self, wanted: list[Requirement], options: Options) -> list[Wheel] | None:
         """An earlier resolution: of exactly this request, or of each requirement alone if these fit together."""
         found = self._remembered(wanted, self._present, options)
@@ -367,10 +386,17 @@ class Installer:
         found = [(wheel, "local" if wheel.file in local else "pypi") for wheel in wheels]
         return [Wheel(w.name, w.version, w.sha256, w.file, sources.get(w.sha256, own)) for w, own in found]
 
+    def _asked_for(self, requirements: list[Requirement], options: Options) -> list[Requirement]:
+        """These requirements; if they are all the packages of a session that is restored, those it had asked for."""
+        names = self._store.asked(pins_key(requirements)) if options.no_deps else None
+        return list(map(Requirement, names)) if names else requirements
+
     def _remember_whole(self) -> None:
-        """A session that is restored requests exactly its own packages: save the resolution for that."""
+        """A session that is restored requests exactly its own packages: save the resolution for that, and for what the
+        settings allow the names that were asked for."""
         wheels = [package.wheel for package in self._packages.values()]
         exact = [Requirement(f"{wheel.name}=={wheel.version}") for wheel in wheels]
+        self._store.remember_asked(pins_key(exact), self._asked)
         own = {name: present for name, present in self._present.items() if name not in self._packages}
         self._store.remember(resolution_key(self._settings, exact, own.values(), Options(no_deps=True)), wheels)
         if self._whole:

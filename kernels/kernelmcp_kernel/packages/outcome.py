@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import Distribution
+from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
 
 from kernelmcp_kernel.packages.empty_wheels import Present
-from kernelmcp_kernel.packages.store import Wheel, metadata_file
+from kernelmcp_kernel.packages.store import MAX_METADATA_BYTES, Wheel, metadata_file
 
 # Requirements of a package, more than any real one has. Each is parsed at every later installation.
 _MAX_REQUIRES = 2000
@@ -42,9 +42,12 @@ class Package:
         return f"{self.title} {what[self.wheel.source]}" if self.wheel.source in what else ""
 
     def requires(self) -> list[str]:
-        """Lines of its metadata, which is hostile."""
-        file = metadata_file(self.folder)
-        return list(Distribution.at(file.parent).requires or [])[:_MAX_REQUIRES] if file else []
+        """Lines of its METADATA, which is hostile. importlib.metadata would also read other files, of any size."""
+        if (file := metadata_file(self.folder)) is None:
+            return []
+        with file.open("rb") as stream:
+            text = stream.read(MAX_METADATA_BYTES).decode(errors="replace")
+        return HeaderParser().parsestr(text).get_all("Requires-Dist", [])[:_MAX_REQUIRES]
 
     def mount(self) -> dict[str, str]:
         """The data with which the guest's host mounts it."""

@@ -25,10 +25,12 @@ from packaging.requirements import Requirement
 
 # Installed packages are never replaced.
 ANOTHER_SESSION = "use a new session, or reset_workspace with scope all"
+# The same for prepared packages.
+_REMOVE_FIRST = "run `kernelmcp setup --remove` first"
 
 
 class PackageError(Exception):
-    """Base class. Raised itself if pip fails with an unknown message."""
+    """Base class. Raised itself if pip fails with an unknown message, or cannot be started."""
 
     instead: Requirement | None = None
     """An alternative that may be possible. It is resolved before it is suggested."""
@@ -38,6 +40,11 @@ class PackageError(Exception):
         error = type(self)(text)
         error.instead = self.instead
         return error
+
+
+def for_operator(error: Exception) -> str:
+    """The text of an error for who runs `kernelmcp setup`: its advice is for sessions."""
+    return str(error).replace("this session has", "prepared is").replace(ANOTHER_SESSION, _REMOVE_FIRST)
 
 
 class InvalidRequirement(PackageError): ...
@@ -91,6 +98,14 @@ def unwritable(what: str) -> PackageCacheError:
     return PackageCacheError(
         f"the package cache {what}, so nothing new can be installed; cached packages still can. The server's operator "
         "must free space or make KERNELMCP_HOME/packages writable"
+    )
+
+
+def exhausted(why: str) -> PackageError:
+    """The error for a machine that has no process, memory or descriptor left for an installation."""
+    return PackageError(
+        f"the server's machine is short of memory, processes or open files ({why}), so nothing new can be installed "
+        "now; cached packages may be. Try again"
     )
 
 

@@ -202,6 +202,11 @@ def resolution_key(
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
+def pins_key(pinned: list[Requirement]) -> str:
+    """Exactly these requirements, as a key: the same with other settings, and in another version of the sandbox."""
+    return hashlib.sha256(json.dumps(sorted(map(str, pinned))).encode()).hexdigest()
+
+
 def check_enabled(settings: PackageSettings) -> None:
     """Check that packages are enabled. Raises PackagesDisabled."""
     if not settings.enabled:

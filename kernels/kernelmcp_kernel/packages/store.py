@@ -3,7 +3,8 @@
     KERNELMCP_HOME/packages/wheels/<sha256>/<file>.whl    as downloaded
     KERNELMCP_HOME/packages/unpacked/<sha256>/            mounted in guests, with a stamp of its contents
     KERNELMCP_HOME/packages/bytecode/<sha256>/            of prepared and of large packages, mounted beside them
-    KERNELMCP_HOME/packages/resolutions/<key>.json        pip's choice for a request, with its time
+    KERNELMCP_HOME/packages/resolutions/<key>.json        pip's choice for a request, with its time; the names that a
+                                                          session with these packages asked for
     KERNELMCP_HOME/packages/built/<sha256>.json           the result of a source build (`sources.build_cache`)
     KERNELMCP_HOME/packages/tmp/                          work in progress, locked while its process lives
     KERNELMCP_HOME/packages/leases/                       the packages that each process uses
@@ -26,7 +27,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,16 +35,18 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from kernelmcp_kernel.packages.cache_cap import STAMP, Room, delete_abandoned, size_of_files
-from kernelmcp_kernel.packages.package_errors import PackageInvalid, unwritable
+from kernelmcp_kernel.packages.package_errors import PackageInvalid, exhausted, unwritable
 from kernelmcp_kernel.packages.unpack import unpack
 
 _READ_BYTES = 1 << 20
 # The largest of widely used packages, with a manual as description, have 300 kB.
-_MAX_METADATA_BYTES = 4 << 20
+MAX_METADATA_BYTES = 4 << 20
 # No process takes that long between creating a staging folder and locking it, or to write a draft.
 _UNLOCKED_SECONDS = 60.0
 # packaging checks the parts of a wheel's name that it compares, but not its tags: these may contain a path.
 _WHEEL_NAME = re.compile(r"[\w.+!-]+", re.ASCII)
+# Errors that do not concern the cache.
+_EXHAUSTED = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # packages.max_cache_mb if it is not set.
 _MAX_BYTES = 4096 << 20
 # The sources of a wheel.
@@ -75,7 +78,7 @@ class Store:
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """A temporary working folder. Raises PackageCacheError."""
+        """A temporary working folder. Raises PackageError, also for an OSError of its user."""
         with contextlib.ExitStack() as stack:
             try:
                 self._tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -87,6 +90,8 @@ class Store:
                 self._sweep()
                 yield folder
             except OSError as error:
+                if error.errno in _EXHAUSTED:  # pip's process does not start
+                    raise exhausted(str(error.strerror)) from error
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
                 raise unwritable("is full" if full else f"cannot be written ({error.strerror})") from error
 
@@ -202,7 +207,21 @@ class Store:
 
     def remember(self, key: str, wheels: list[Wheel]) -> None:
         """Save a resolution. Does nothing if the cache cannot be written."""
-        text = json.dumps({"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]})
+        self._save(key, {"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]})
+
+    def asked(self, key: str) -> list[str] | None:
+        """The saved names that were asked for; None if there are none."""
+        try:
+            return list(map(str, json.loads((self._resolutions / f"{key}.json").read_text("utf-8"))["asked"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def remember_asked(self, key: str, names: Iterable[str]) -> None:
+        """Save names that were asked for. Does nothing if the cache cannot be written."""
+        self._save(key, {"asked": sorted(names)})
+
+    def _save(self, key: str, content: dict[str, Any]) -> None:
+        text = json.dumps(content)
         with contextlib.suppress(OSError):
             self._resolutions.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_file(self._resolutions / f"{key}.json", text, self._tmp)
@@ -250,7 +269,7 @@ def _check_identity(folder: Path, wheel: Wheel) -> None:
     name = file.parent.name.removesuffix(".dist-info").rpartition("-")[0] if file else ""
     if file is None or canonicalize_name(name) != canonicalize_name(wheel.name):
         raise PackageInvalid(f"{wheel.file} does not hold the package that its name says; install another version")
-    if file.stat().st_size > _MAX_METADATA_BYTES:
+    if file.stat().st_size > MAX_METADATA_BYTES:
         raise PackageInvalid(f"{wheel.file} has metadata of {file.stat().st_size:,} bytes; install another version")
 
 

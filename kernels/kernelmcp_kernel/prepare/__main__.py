@@ -35,7 +35,7 @@ from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.index.answers import SilentHosts
 from kernelmcp_kernel.packages.installer import Installer, name_packages
 from kernelmcp_kernel.packages.outcome import Package
-from kernelmcp_kernel.packages.package_errors import PackageError
+from kernelmcp_kernel.packages.package_errors import PackageError, for_operator
 from kernelmcp_kernel.packages.requirements import check_allowed, needed
 from kernelmcp_kernel.packages.resolver import DistributionNeeded
 from kernelmcp_kernel.packages.store import Store, Wheel
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             missing = _prepare(parsed.requirements, parsed.offline, parsed.export)
         except (PackageError, BuildError, OSError) as error:
-            _say(f"kernelmcp: the packages could not be prepared: {error}", sys.stderr)
+            _say(f"kernelmcp: the packages could not be prepared: {for_operator(error)}", sys.stderr)
             failed_at.write_text("failed\n")
             return 1
         failed_at.write_text("failed\n" if missing else "")
@@ -163,10 +163,13 @@ def _prepare(requirements: Sequence[str], offline: Path | None, export: Path | N
 
 
 def _get_archived(archive: Path, installer: Installer, store: Store) -> None:
+    """Get the wheels of an archive, and keep what was set up before; of a package in both, the archive's."""
     requirements, wheels = read_archive(archive, store, settings().packages.max_package_mb << 20)
     check_allowed(settings().packages, [Requirement(text) for text in requirements])
-    asyncio.run(installer.take(wheels))
-    _remember(tuple(requirements), installer.packages)
+    known = prepared.read_setup()
+    every = {wheel.name: wheel for wheel in (*(Wheel(**wheel) for wheel in known.wheels), *wheels)}
+    asyncio.run(installer.take(list(every.values())))
+    _remember(tuple(dict.fromkeys((*known.requirements, *requirements))), installer.packages)
 
 
 def _get(requirements: Sequence[str], installer: Installer, store: Store) -> bool:
@@ -183,7 +186,7 @@ def _get(requirements: Sequence[str], installer: Installer, store: Store) -> boo
             outcome = asyncio.run(installer.install([requirement], _say))
         except PackageError as error:
             missing.append(requirement)
-            _say(f"kernelmcp: {error}", sys.stderr)
+            _say(f"kernelmcp: {for_operator(error)}", sys.stderr)
             if isinstance(error.__cause__, DistributionNeeded) and not silent:
                 silent = _behind_silent_host(store)
                 if rest := [name for name in requirements[number:] if name in silent]:
@@ -215,7 +218,7 @@ def _get_companions(installer: Installer) -> None:
         try:
             asyncio.run(installer.install([name], _say))
         except PackageError as error:
-            _say(f"{name}, which some functions of other packages need, is unavailable: {error}")
+            _say(f"{name}, which some functions of other packages need, is unavailable: {for_operator(error)}")
             continue
         _remember(prepared.read_setup().requirements, installer.packages)
 

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from kernelmcp_kernel.languages.python import companions, prepared
 from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.installer import Installer, name_packages
-from kernelmcp_kernel.packages.package_errors import PackageError
+from kernelmcp_kernel.packages.package_errors import PackageError, for_operator
 from kernelmcp_kernel.packages.requirements import parse_pinned
 from kernelmcp_kernel.packages.resolver import Planned
 from kernelmcp_kernel.packages.standins import known_packages
@@ -57,7 +57,7 @@ def plans(requirements: Sequence[str], chosen: Collection[str]) -> Iterator[Plan
             near = next((each for name in names for each in _nearly(name, known)), None)
             yield Plan(text, asyncio.run(installer.plan([text])), near)
         except PackageError as error:
-            yield Plan(text, [], near, str(error))
+            yield Plan(text, [], near, for_operator(error))
 
 
 def _nearly(name: str, known: Collection[str]) -> list[str]:

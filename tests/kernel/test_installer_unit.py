@@ -1,0 +1,110 @@
+"""What the installer makes of wheels that are in the cache: no pip, no index."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernelmcp_kernel.jupyter import install
+from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE
+from kernelmcp_kernel.languages.python.language import Python
+from kernelmcp_kernel.languages.python.prepared import PreparedPackage
+from kernelmcp_kernel.packages import distribution, empty_wheels
+from kernelmcp_kernel.packages.outcome import Package
+from kernelmcp_kernel.packages.package_errors import PackageCacheError, PackageError
+from kernelmcp_kernel.packages.store import Store
+from kernelmcp_kernel.settings import PackageSettings, read_settings
+
+from .wheels import DEAD_INDEX, make_wheel
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home" / "packages")
+
+
+def unpacked(store: Store, file: Path) -> Package:
+    wheel = store.add_wheel(file, "pypi")
+    folder = store.unpack(wheel, 64 << 20)
+    assert folder is not None
+    return Package(wheel, folder)
+
+
+def metadata_of(package: Package) -> Path:
+    (file,) = package.folder.glob("*.dist-info/METADATA")
+    return file
+
+
+@pytest.mark.parametrize("other", ["requires.txt", "PKG-INFO"])
+def test_what_a_package_requires_is_read_from_its_metadata_alone(store: Store, tmp_path: Path, other: str) -> None:
+    """The other files may have any size, and any bytes."""
+    hostile = {f"plain-1.0.dist-info/{other}": b"Requires-Dist: evil\nevil\n\xff"}
+    package = unpacked(store, make_wheel(tmp_path, "plain", files=hostile))
+    metadata_of(package).write_bytes(b"")
+    assert package.requires() == []
+
+
+def test_what_a_package_requires_is_a_limited_number_of_lines_of_any_bytes(store: Store, tmp_path: Path) -> None:
+    package = unpacked(store, make_wheel(tmp_path, "plain"))
+    requires = [b"caf\xe9", b"six>=1; python_version > '3'", *[b"more"] * 3000]
+    lines = b"".join(b"Requires-Dist: %s\n" % each for each in requires)
+    metadata_of(package).write_bytes(b"Name: plain\n" + lines + b"\nRequires-Dist: no-header\n")
+    assert package.requires() == ["caf\ufffd", "six>=1; python_version > '3'", *["more"] * 1998]
+
+
+def test_a_wheel_that_is_gone_leaves_the_others_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    there = make_wheel(tmp_path / "mine", "there")
+    (tmp_path / "mine" / "gone-1.0-py3-none-any.whl").symlink_to(tmp_path / "nowhere.whl")
+    found = distribution.local_wheels(PackageSettings(wheel_folders=[str(tmp_path / "mine")]))
+    assert [name for name, _, _ in found] == [there.name]
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_where_no_process_starts_nobody_is_told_to_mend_the_cache(store: Store, code: int) -> None:
+    with pytest.raises(PackageError, match=r"short of memory, processes.*Try again") as refused, store.staging():
+        raise OSError(code, os.strerror(code))
+    assert not isinstance(refused.value, PackageCacheError)
+
+
+def test_what_the_image_of_a_later_guest_has_is_not_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path))
+    offline = read_settings({"KERNELMCP_PACKAGES": json.dumps({"index_url": DEAD_INDEX, "pyodide_url": str(tmp_path)})})
+    monkeypatch.setattr(install, "settings", lambda: offline)
+    shown: list[dict[str, Any]] = []
+    forwarder: Any = SimpleNamespace(show=lambda _cell, data: shown.append(data), say=lambda *_: None)
+    request: Any = SimpleNamespace(cell=None)
+
+    async def asked() -> None:
+        installs = install.Installs(forwarder, lambda _mounts: None)
+        assert await installs.answer({"check": True}, request) == {"unmet": []}
+        for version in ("1.0", "2.0"):
+            package = PreparedPackage("plain", version, "0" * 64, "", "pypi", "", "", None, (), ())
+            monkeypatch.setattr(Python, "packages", (package,))
+            await installs.answer({"requirements": ["plain"]}, request)
+
+    asyncio.run(asked())
+    there = [data[PACKAGES_TYPE]["already_present"] for data in shown]
+    assert there == [[{"name": "plain", "version": version}] for version in ("1.0", "2.0")]
+
+
+def test_a_listing_is_made_where_is_swept_what_killed_kernels_left(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    drafts: list[Path] = []
+    monkeypatch.setattr(empty_wheels, "_write", lambda folder, *_: drafts.append(folder))
+    listed = distribution.Listed("plain", "1.0", "plain-1.0-py3-none-any.whl", "0" * 64, ())
+    made = empty_wheels.listing([listed])
+    assert [draft.parents[1] for draft in drafts] == [store.root / "tmp"]
+    assert list(made.parent.iterdir()) == [made]
+    assert list((store.root / "tmp").iterdir()) == []
