@@ -29,6 +29,7 @@ from kernelmcp.sessions.hibernation.session_variables import Variables
 from kernelmcp.sessions.hibernation.state_files import (
     STATE_FILE,
     SavedState,
+    StateChanged,
     StateNotLoaded,
     StateNotSaved,
     save_unsealed,
@@ -281,8 +282,10 @@ class KernelBinding:
             return replace(state, is_elsewhere=True)
 
     def _check_unchanged(self, runs: int) -> None:
-        if self.variables.runs != runs or self._user.is_running:  # a person's cell has come meanwhile
+        if self._user.is_running:  # a person's cell has come meanwhile
             raise StateNotSaved(["a cell is running"])
+        if self.variables.runs != runs:
+            raise StateChanged(["a message of a browser has come meanwhile"])
 
     async def _enter(self, fresh: PooledKernel) -> Kernel:
         """Move the session's files to a fresh kernel."""

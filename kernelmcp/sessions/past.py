@@ -31,7 +31,14 @@ from kernelmcp.sessions.caller import check_name
 from kernelmcp.sessions.hibernation.automatic import AutomaticCheckpoints
 from kernelmcp.sessions.hibernation.checkpoints import Checkpoints, listed
 from kernelmcp.sessions.hibernation.envelope import StateRefused, key_of
-from kernelmcp.sessions.hibernation.state_files import STATE_FILE, SavedState, StateNotLoaded, StateNotSaved, draft_of
+from kernelmcp.sessions.hibernation.state_files import (
+    STATE_FILE,
+    SavedState,
+    StateChanged,
+    StateNotLoaded,
+    StateNotSaved,
+    draft_of,
+)
 from kernelmcp.sessions.life import State
 from kernelmcp.sessions.queue import ExecutionQueue
 from kernelmcp.sessions.storage.disk_use import BLOCK_BYTES
@@ -124,17 +131,10 @@ class Past:
         binding = self._queue.binding
         changes = binding.changes
         with self.storing():
-            folder = self.checkpoints.new_folder()
             try:
-                state, copied = await binding.checkpoint(folder, self.checkpoints.newest_folder)
-                found = await anyio.to_thread.run_sync(self._describe, folder, state, copied, name)
-                found.is_automatic = is_automatic
-                save_record = partial(binding.files.save_record, must_succeed=True)
-                left = self.checkpoints.add(found, save_record, is_named=name is not None)
-            except BaseException:
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(delete_tree, folder)
-                raise
+                found, left = await self._store(name, is_automatic=is_automatic)
+            except StateChanged:  # a browser has just opened the session, or a widget was used
+                found, left = await self._store(name, is_automatic=is_automatic)
         if binding.changes != changes:  # perhaps after the copy was made
             self._record.is_unchanged = False
             binding.files.save_record()
@@ -142,6 +142,21 @@ class Past:
         binding.files.note_changed()
         self._owner.changed()
         return found
+
+    async def _store(self, name: str | None, *, is_automatic: bool) -> tuple[Checkpoint, list[Path]]:
+        """The checkpoint, and the folders of those that are not listed any more."""
+        binding = self._queue.binding
+        folder = self.checkpoints.new_folder()
+        try:
+            state, copied = await binding.checkpoint(folder, self.checkpoints.newest_folder)
+            found = await anyio.to_thread.run_sync(self._describe, folder, state, copied, name)
+            found.is_automatic = is_automatic
+            save_record = partial(binding.files.save_record, must_succeed=True)
+            return found, self.checkpoints.add(found, save_record, is_named=name is not None)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(delete_tree, folder)
+            raise
 
     def _describe(self, folder: Path, state: SavedState, copied: Copied, name: str | None) -> Checkpoint:
         self.checkpoints.keep_packages(folder)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from kernelmcp.errors import ResourceLimitExceeded
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import InvalidArgument, ResourceLimitExceeded
+from kernelmcp.files.tree_copy import Copied
 from kernelmcp.sessions.hibernation.checkpoints import Checkpoints
+from kernelmcp.sessions.hibernation.state_files import SavedState, StateChanged
+from kernelmcp.sessions.past import Past
 from kernelmcp.sessions.storage.record import Checkpoint, Record
 
 NOW = "2026-01-01T00:00:00+00:00"
@@ -86,3 +93,33 @@ def test_a_record_of_an_older_version_goes_back_to_the_newest_that_was_asked_for
     for each in record.checkpoints:
         each.after = None
     assert checkpoints.find(None).name == "second"
+
+
+@pytest.mark.parametrize(("disturbances", "is_made"), [(0, True), (1, True), (2, False)])
+def test_a_message_of_a_browser_is_waited_for_once(
+    tmp_path: Path, record: Record, disturbances: int, is_made: bool
+) -> None:
+    """A page of JupyterLab sends some when it opens the session."""
+    left = iter(range(disturbances))
+
+    async def checkpoint(folder: Path, earlier: Path | None) -> tuple[SavedState, Copied]:
+        (folder / "state").touch()
+        if next(left, None) is not None:
+            raise StateChanged(["a message has come"])
+        return SavedState(folder / "state", record, None), Copied()
+
+    files = SimpleNamespace(save_record=lambda **_: None, note_changed=lambda: None)
+    binding = SimpleNamespace(checkpoint=checkpoint, changes=0, files=files)
+    queue: Any = SimpleNamespace(binding=binding)
+    owner: Any = SimpleNamespace(changed=lambda: None)
+    tasks: Any = None
+
+    async def make() -> Checkpoint:
+        return await Past(Settings(), tasks, tmp_path, record, queue, owner)._make("asked")
+
+    if is_made:
+        assert asyncio.run(make()).name == "asked"
+    else:
+        with pytest.raises(InvalidArgument, match="cannot be saved now: a message has come"):
+            asyncio.run(make())
+    assert len(list((tmp_path / "checkpoints").iterdir())) == len(record.checkpoints) == is_made

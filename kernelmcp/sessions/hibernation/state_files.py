@@ -43,6 +43,10 @@ class StateNotSaved(Exception):
         """The kernel process has waited in vain for the end of what its guest does. Not a guest's own reason."""
 
 
+class StateChanged(StateNotSaved):
+    """Something has run while they were saved, and has ended."""
+
+
 class StateNotLoaded(Exception):
     """A state cannot be put into a kernel, for these reasons."""
 
