@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
 from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.catalogue import ToolCallResult, UpstreamError
-from kernelmcp.upstreams.http import MAX_UNANSWERED, _Guard, _Noticed
-from kernelmcp.upstreams.large_results import LargeResults
+from kernelmcp.upstreams.http import MAX_UNANSWERED, _Events, _Guard, _Noticed
+from kernelmcp.upstreams.large_results import FIRST_NUMBER, LargeResults
+from kernelmcp.upstreams.link import ReadThrottle
 from kernelmcp.upstreams.upstreams import Upstreams
 
-from .conftest import Opened, ready, until
+from .conftest import DEADLINE, Opened, ready, until
 from .scripted_http import Request, error, initialized, ordinary, serving
 
 pytestmark = pytest.mark.anyio
@@ -117,6 +121,75 @@ class Streaming:
 class TakingNone(Streaming):
     async def take(self) -> None:
         await asyncio.sleep(3600)
+
+
+LOST = b"retry: 1\nid: 7 of 9\ndata: \n\n"
+
+
+async def test_a_lost_answer_is_asked_for_by_its_id_while_its_call_waits(opened: Opened) -> None:
+    resumed: list[Request] = []
+    call, closed = asyncio.Queue[object](), asyncio.Event()
+
+    async def answers(request: Request) -> None:
+        if request.method == "POST" and request.message.get("method") == "tools/call":
+            call.put_nowait(request.message["id"])
+            request.begin(200, Content_Type="text/event-stream", Connection="close")
+            request.writer.write(LOST)
+            request.writer.close()
+        elif "last-event-id" in request.headers:
+            resumed.append(request)
+            request.begin(200, Content_Type="text/event-stream")
+            if len(resumed) == 1:
+                request.writer.write(event({"id": await call.get(), "result": {"content": []}}))
+                return
+            try:
+                while True:
+                    request.writer.write(b": waiting\n\n")
+                    await request.writer.drain()
+                    await asyncio.sleep(0.01)
+            finally:
+                closed.set()
+        else:
+            await ordinary(request)
+
+    async with serving(answers) as url, opened(one(url)) as upstreams:
+        await ready(upstreams, "one")
+        assert (await echo(upstreams)).value == {"content": []}
+        waiting = asyncio.create_task(echo(upstreams))
+        await until(lambda: len(resumed) == 2)
+        waiting.cancel()
+        await closed.wait()
+        assert {request.headers["last-event-id"] for request in resumed} == {"7 of 9"}
+
+
+class _Pieces:
+    """A stream that stays open."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+        await asyncio.sleep(3600)
+
+
+@pytest.mark.parametrize("begun", [b"", b"event: odd\n", b'data: {"jsonrpc"\n'])
+async def test_an_abandoned_call_is_over_for_mcp_which_would_open_its_stream_again(begun: bytes) -> None:
+    large = LargeResults(lambda: 1)
+    received = b""
+    with anyio.fail_after(DEADLINE):
+        with large.expecting(FIRST_NUMBER):
+            events = aiter(_Events(_Pieces(LOST + begun), large, ReadThrottle(), FIRST_NUMBER))
+            for _ in (LOST + begun).splitlines():
+                received += await anext(events)
+        received += b"".join([piece async for piece in events])
+    about: dict[str, Any] = {
+        "headers": {"content-type": "text/event-stream"},
+        "request": httpx2.Request("POST", "http://127.0.0.1:1"),
+    }
+    last = [sse async for sse in httpx2.EventSource(httpx2.Response(200, content=received, **about))][-1]
+    assert (last.event, json.loads(last.data)["error"]["message"]) == ("message", "cancelled")
 
 
 def event(message: dict[str, object]) -> bytes:
