@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 from mcp.client.auth import OAuthFlowError
-from mcp.shared.auth import AuthorizationCodeResult
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.shared.auth import AuthorizationCodeResult, OAuthToken
 
+from kernelmcp.atomic import replace_text
 from kernelmcp.upstreams.addresses import AddressRules
+from kernelmcp.upstreams.logins import login_file
 from kernelmcp.upstreams.logins.login_file import LoginFile
-from kernelmcp.upstreams.logins.oauth import NewLogin
+from kernelmcp.upstreams.logins.oauth import NewLogin, _about
 
 pytestmark = pytest.mark.anyio
 HERE = "http://127.0.0.1:9"
@@ -93,3 +97,69 @@ async def test_why_a_login_failed_is_said_without_what_the_server_sent(
     with pytest.raises(OAuthFlowError) as caught:
         await logged_in(LoginFile(tmp_path / "one.json", URL, anew=True), Servers(**{path: response}))
     assert str(caught.value) == f"the login server 127.0.0.1: {why}"
+
+
+class Renewing:
+    """A login's file and what is renewed from it; the disk is full while `full`."""
+
+    def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = file
+        self.full = False
+        self.store(0)
+        self.login = LoginFile(file, URL)
+        self.context = OAuthContext(URL, _about(f"{HERE}/callback"), self.login, None, None)
+        self.login.fill(self.context)
+
+        def write(file: Path, text: str) -> None:
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            replace_text(file, text)
+
+        monkeypatch.setattr(login_file, "replace_text", write)
+
+    def store(self, number: int) -> None:
+        tokens = {"access_token": f"a{number}", "token_type": "Bearer", "refresh_token": f"r{number}"}
+        replace_text(self.file, json.dumps({"url": URL, "tokens": tokens}))
+
+    async def renew(self, number: int) -> None:
+        self.context.current_tokens = OAuthToken(access_token=f"a{number}", refresh_token=f"r{number}")
+        await self.login.set_tokens(self.context.current_tokens)
+
+    @property
+    def stored(self) -> str:
+        return json.loads(self.file.read_text())["tokens"]["refresh_token"]
+
+    @property
+    def next(self) -> str | None:
+        assert self.context.current_tokens is not None
+        return self.context.current_tokens.refresh_token
+
+
+@pytest.fixture
+def renewing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Renewing:
+    return Renewing(tmp_path / "one.json", monkeypatch)
+
+
+async def test_tokens_that_could_not_be_written_are_used_and_written_later(renewing: Renewing) -> None:
+    """An authorization server may take a second use of the stored ones for a theft."""
+    renewing.full = True
+    with pytest.raises(OSError, match="No space"):
+        await renewing.renew(1)
+    renewing.login.read()
+    assert (renewing.next, renewing.stored) == ("r1", "r0")
+    renewing.full = False
+    renewing.login.read()
+    assert (renewing.next, renewing.stored) == ("r1", "r1")
+    renewing.store(2)  # by another server
+    renewing.login.read()
+    assert renewing.next == "r2"
+
+
+async def test_a_login_that_a_person_has_made_replaces_tokens_that_could_not_be_written(renewing: Renewing) -> None:
+    renewing.full = True
+    with pytest.raises(OSError, match="No space"):
+        await renewing.renew(1)
+    renewing.full = False
+    renewing.store(2)
+    renewing.login.read()
+    assert (renewing.next, renewing.stored) == ("r2", "r2")
