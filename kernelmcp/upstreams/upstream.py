@@ -32,7 +32,7 @@ from kernelmcp.upstreams.logins.asked_values import ask_for_values
 from kernelmcp.upstreams.logins.browser_login import LoginFailed, Show, log_in
 from kernelmcp.upstreams.logins.login_file import LoginNeeded
 from kernelmcp.upstreams.logins.oauth import Logins
-from kernelmcp.upstreams.target import error_without_secrets, identity_of, without_secrets
+from kernelmcp.upstreams.target import error_without_secrets, identity_of, remover, without_secrets
 
 # Delay in seconds before the second and later attempts to connect. The first is immediate.
 BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
@@ -231,7 +231,7 @@ class Upstream:
                     if digest is not None and ((now := self._tool(tool)) is None or now.digest != digest):
                         raise ToolChanged
                     try:
-                        return self._looked_at(await conversation.tool_call(tool, arguments))
+                        return await self._looked_at(await conversation.tool_call(tool, arguments))
                     except MCPError as exc:
                         sent = exc.code != SESSION_GONE
                         again = not sent or (_is_lost(exc) and self._may_repeat(tool))
@@ -306,10 +306,13 @@ class Upstream:
         trusted = self.settings.trust_annotations is not False
         return trusted and found is not None and (found.read_only is True or found.idempotent is True)
 
-    def _looked_at(self, result: ToolCallResult) -> ToolCallResult:
+    async def _looked_at(self, result: ToolCallResult) -> ToolCallResult:
         if result.is_error and result.value is not None and "nknown tool" in str(result.value.get("content"))[:300]:
             self._tools_changed.set()
-        return error_without_secrets(result, self._without_secrets) if result.is_error else result
+        if not result.is_error:
+            return result
+        without = remover(self.settings, self._environ, self._logins.secrets(self.name))
+        return await anyio.to_thread.run_sync(error_without_secrets, result, without)
 
     def _without_secrets(self, text: str) -> str:
         return without_secrets(text, self.settings, self._environ, self._logins.secrets(self.name))

@@ -241,7 +241,7 @@ async def test_a_stream_is_utf_8_whatever_the_server_calls_it(opened: Opened) ->
         await until(lambda: bool(server.answered))
 
 
-@pytest.mark.parametrize("how", ["result", "error", "list"])
+@pytest.mark.parametrize("how", ["result", "structured", "large", "error", "list"])
 async def test_the_token_of_a_login_is_not_in_what_a_server_says_of_it(
     opened: Opened, tmp_path: Path, how: str
 ) -> None:
@@ -250,9 +250,13 @@ async def test_the_token_of_a_login_is_not_in_what_a_server_says_of_it(
     async def answers(request: Request) -> None:
         method = request.message["method"] if request.method == "POST" else ""
         words = f"rejected: {request.headers['authorization']}"
-        if method == {"result": "tools/call", "error": "tools/call", "list": "tools/list"}[how]:
-            result = {"content": [{"type": "text", "text": words}], "isError": True}
-            if how == "result":
+        if method == ("tools/list" if how == "list" else "tools/call"):
+            result: dict[str, object] = {"content": [{"type": "text", "text": words}], "isError": True}
+            if how == "structured":
+                result = {"content": [], "structuredContent": {words: [words]}, "isError": True}
+            if how == "large":
+                result = {"content": [{"type": "text", "text": words * 1000}], "isError": True}
+            if how in ("result", "structured", "large"):
                 request.answer(200, {"jsonrpc": "2.0", "id": request.message["id"], "result": result})
             else:
                 error(request, 200, -32001, words)
@@ -273,6 +277,8 @@ async def test_the_token_of_a_login_is_not_in_what_a_server_says_of_it(
                     await echo(upstreams)
                 said = caught.value.message
             else:
-                said = str((await echo(upstreams)).value)
+                result = await echo(upstreams)
+                assert (result.raw is not None) == (how == "large")
+                said = str(result.value or result.raw)
     assert "rejected: Bearer (login)" in str(said)
     assert token not in str(said)
