@@ -87,6 +87,7 @@ class Upstream:
         self._connecting = asyncio.Lock()
         self._values: dict[str, str] = {}
         """What a person has entered for variables that the environment lacks."""
+        self._values_work = False
         self._environ = ChainMap(self._values, os.environ)
 
     @property
@@ -123,6 +124,8 @@ class Upstream:
                 needs_login = isinstance(cause(exc), LoginNeeded)
                 error = f"run `kernelmcp upstreams login {self.name}`" if needs_login else self._in_words(exc)
                 self._why_lost = error
+                if not self._values_work:  # perhaps they are wrong: they are asked for again
+                    self._values.clear()
                 self._set("login_needed" if needs_login else "unavailable", error)
                 log.warning("an MCP server is not available", server=self.name, error=error)
             failures = 0 if time.monotonic() - began > STABLE_SECONDS else failures + 1
@@ -151,6 +154,7 @@ class Upstream:
                 await self._list(conversation)
                 limit.deadline = float("inf")
                 self._open = link, conversation
+                self._values_work = True
                 self._set("ready")
                 try:
                     tasks.start_soon(self._keep_listed, conversation)
@@ -254,7 +258,6 @@ class Upstream:
         """Have a person do what the connection lacks, and wait for it; one at a time. Raises `UpstreamError`, and what
         `show` raises."""
         async with self._connecting:
-            names: list[str] = []
             if self._state == "login_needed" and self._logins.stamp(self.name) == self._login:
                 way = replace(self._way, environ=self._environ)
                 try:
@@ -264,14 +267,11 @@ class Upstream:
                     raise UpstreamError("ServerUnavailable", f"{self.name}: the login failed: {said}") from exc
             elif names := missing(self.settings, self._environ):
                 self._values.update(await ask_for_values(self.name, names, show))
+                self._values_work = False
             try:
                 async with asyncio.timeout(self.settings.timeout_seconds):
                     await self._conversation()
-            except (TimeoutError, UpstreamError) as exc:
-                for name in names:  # perhaps they are wrong: they are asked for again
-                    del self._values[name]
-                if isinstance(exc, UpstreamError):
-                    raise
+            except TimeoutError:
                 raise UpstreamError("ServerUnavailable", f"{self.name} has not connected in time") from None
 
     async def _conversation(self) -> Conversation:

@@ -282,3 +282,43 @@ async def test_the_token_of_a_login_is_not_in_what_a_server_says_of_it(
                 said = str(result.value or result.raw)
     assert "rejected: Bearer (login)" in str(said)
     assert token not in str(said)
+
+
+class Person:
+    """Enters a value in the page that is shown."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    async def __call__(self, address: str) -> None:
+        async with httpx2.AsyncClient(trust_env=False) as browser:
+            assert "Saved" in (await browser.post(address, data={"CRM_TOKEN": self._value})).text
+
+
+@pytest.mark.parametrize("how", ["refused", "cancelled"])
+async def test_a_value_with_which_no_connection_came_about_is_asked_for_again(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.delenv("CRM_TOKEN", raising=False)
+    came, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def answers(request: Request) -> None:
+        if request.headers["x-token"] == "wrong":
+            came.set()
+            await goes_on.wait()
+            request.answer(403)
+        else:
+            await ordinary(request)
+
+    async with serving(answers) as url, opened(one(url) + 'headers = { x-token = "${CRM_TOKEN}" }\n') as upstreams:
+        await until(lambda: upstreams.status("one").needs_person)
+        connecting = asyncio.create_task(upstreams.connect("one", Person("wrong")))
+        await came.wait()
+        if how == "cancelled":
+            connecting.cancel()
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError if how == "cancelled" else UpstreamError):
+            await connecting
+        await until(lambda: upstreams.status("one").needs_person)
+        await upstreams.connect("one", Person("right"))
+        assert (await echo(upstreams)).value is not None
