@@ -215,6 +215,8 @@ class Broker:
         status = self._upstreams.status(call.server)
         if status.state != "ready":
             raise refusals.not_connected(call.server, status.state, status.error)
+        if record.decision == "refuse":
+            record.decision, record.rule = "allow", CONNECT
         text = (
             f"{call.server} is connected: it has {counted(status.tools, 'tool')}, which servers.search('words') finds"
         )

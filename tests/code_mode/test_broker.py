@@ -508,3 +508,12 @@ async def test_the_time_of_another_sessions_person_is_not_the_cells(world: MakeW
     waiting.is_others = is_others
     assert (await one.call("connect")).error is None
     assert (waiting.discovering[0] > 0) is is_others
+
+
+async def test_connecting_a_connected_server_is_no_refusal(world: MakeWorld) -> None:
+    one = world()
+    Waiting(one, "ready", [])
+    for _ in range(module.MAX_REFUSALS_NOTED + 1):
+        assert (await one.call("connect")).error is None
+    assert {(call.decision, call.rule, call.outcome) for call in one.use.log} == {("allow", "connect", "ok")}
+    assert one.use.refused == 0
