@@ -212,6 +212,7 @@ class Broker:
             record.decision, record.rule = "ask", CONNECT
             await self._connect(caller, call)
             record.approved = "once"
+            self._server(caller, call)  # the settings may have changed meanwhile
         status = self._upstreams.status(call.server)
         if status.state != "ready":
             raise refusals.not_connected(call.server, status.state, status.error)

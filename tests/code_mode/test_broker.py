@@ -517,3 +517,21 @@ async def test_connecting_a_connected_server_is_no_refusal(world: MakeWorld) -> 
         assert (await one.call("connect")).error is None
     assert {(call.decision, call.rule, call.outcome) for call in one.use.log} == {("allow", "connect", "ok")}
     assert one.use.refused == 0
+
+
+async def test_a_server_that_is_removed_while_its_person_is_at_it_is_unknown(world: MakeWorld) -> None:
+    one = world()
+    waiting = Waiting(one, "login_needed", ["once"])
+    status = waiting.status
+
+    def known(name: str) -> Status:
+        assert name in one.upstreams.servers
+        return status(name)
+
+    async def connect(name: str, show: Callable[[str], Awaitable[None]]) -> None:
+        await waiting.connect(name, show)
+        del one.upstreams.servers[name]
+
+    one.upstreams.status = known  # pyright: ignore[reportAttributeAccessIssue]
+    one.upstreams.connect = connect  # pyright: ignore[reportAttributeAccessIssue]
+    assert await one.error("connect") == ("ToolError", 'there is no MCP server "crm"; none is configured for you')
