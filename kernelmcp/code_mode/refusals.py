@@ -116,6 +116,15 @@ def large_result(server: str, tool: str, size: int, limit_mb: int) -> Refused:
     )
 
 
+def large_to_tokenize(server: str, tool: str, size: int, limit_mb: int) -> Refused:
+    return Refused(
+        "LimitExceeded",
+        "tokenize",
+        f"{server}.{tool}: the result has {size:,} bytes, and personal data can be replaced by tokens in up to "
+        f"{limit_mb} MiB. The call was made. Ask for less: a filter, a page (see the tool's arguments), one record",
+    )
+
+
 def too_many_tokens(server: str) -> Refused:
     return Refused(
         "LimitExceeded",

@@ -33,7 +33,7 @@ async def with_tokens(
 ) -> ToolCallResult:
     """Hide personal data in a result; a large one is returned as text. Raises `UpstreamError`."""
     if result.size > MAX_TOKENIZED_MB * BYTES_PER_MB:
-        raise refusals.large_result(server, tool, result.size, MAX_TOKENIZED_MB)
+        raise refusals.large_to_tokenize(server, tool, result.size, MAX_TOKENIZED_MB)
 
     def replace() -> ToolCallResult:
         value = json.loads(result.raw) if result.raw is not None else result.value
