@@ -78,6 +78,12 @@ async def test_a_login_is_stored(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["tokens"]["access_token"] == SECRET
 
 
+async def test_a_login_that_cannot_be_stored_says_so(tmp_path: Path) -> None:
+    (tmp_path / "logins").write_text("no folder")
+    with pytest.raises(OAuthFlowError, match="the login cannot be stored: "):
+        await logged_in(LoginFile(tmp_path / "logins" / "one.json", URL, anew=True), Servers())
+
+
 ODD: dict[str, Any] = {**TOKENS, "access_token": {"of": SECRET}}
 
 
@@ -143,7 +149,7 @@ def renewing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Renewing:
 async def test_tokens_that_could_not_be_written_are_used_and_written_later(renewing: Renewing) -> None:
     """An authorization server may take a second use of the stored ones for a theft."""
     renewing.full = True
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OAuthFlowError, match="cannot be stored: No space"):
         await renewing.renew(1)
     renewing.login.read()
     assert (renewing.next, renewing.stored) == ("r1", "r0")
@@ -157,7 +163,7 @@ async def test_tokens_that_could_not_be_written_are_used_and_written_later(renew
 
 async def test_a_login_that_a_person_has_made_replaces_tokens_that_could_not_be_written(renewing: Renewing) -> None:
     renewing.full = True
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OAuthFlowError, match="cannot be stored: No space"):
         await renewing.renew(1)
     renewing.full = False
     renewing.store(2)

@@ -108,7 +108,7 @@ class LoginFile:
         return self._get(OAuthToken, "tokens")
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Store tokens. Raises OSError, and `OAuthFlowError` for tokens that no request could use."""
+        """Store tokens. Raises `OAuthFlowError` if that fails, and for tokens that no request could use."""
         if (context := self._context) is None:
             return
         check_usable(tokens)
@@ -120,7 +120,10 @@ class LoginFile:
             "resource": _dumped(context.protected_resource_metadata),
         }
         self._unwritten = stamp_of(self._file)
-        self._write()
+        try:
+            self._write()
+        except OSError as exc:
+            raise OAuthFlowError(f"the login cannot be stored: {exc.strerror}") from exc
 
     def _write(self) -> None:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -204,8 +204,8 @@ class _KeptLogin(httpx2.Auth):
                 self._context.update_token_expiry(tokens)
                 try:
                     await self._store.set_tokens(tokens)
-                except OSError as exc:
-                    raise NotRenewed(f"its file cannot be written: {exc.strerror}") from exc
+                except OAuthFlowError as exc:
+                    raise NotRenewed(str(exc)) from exc
         except NotRenewed as exc:
             least, most = PAUSE_SECONDS
             self._failed = str(exc)
