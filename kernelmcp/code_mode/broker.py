@@ -283,7 +283,8 @@ class Broker:
         section = self._section
         use.made += 1
         if use.made > section.calls_per_execution:
-            raise refusals.too_many_calls(section.calls_per_execution)
+            too_many = refusals.too_many_scripts if call.server == SHELL else refusals.too_many_calls
+            raise too_many(section.calls_per_execution)
         if use.seconds >= section.call_seconds_per_execution:
             raise refusals.too_long(section.call_seconds_per_execution)
         if use.result_bytes >= section.execution_mb * BYTES_PER_MB:

@@ -80,6 +80,15 @@ def too_many_calls(limit: int) -> Refused:
     )
 
 
+def too_many_scripts(limit: int) -> Refused:
+    return Refused(
+        "LimitExceeded",
+        "calls_per_execution",
+        f"one cell may run {limit:,} bash scripts, and its tool calls count too; continue in another cell, or put more "
+        "commands into one script (the setting is [upstreams] calls_per_execution)",
+    )
+
+
 def too_long(limit: float) -> Refused:
     return Refused(
         "LimitExceeded",

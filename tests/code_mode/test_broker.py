@@ -11,7 +11,7 @@ import pytest
 
 from kernelmcp.code_mode import broker as module
 from kernelmcp.code_mode.shown_arguments import MAX_SHOWN_CHARS
-from kernelmcp.executions.approvals import Answer, Approvals
+from kernelmcp.executions.approvals import SHELL, Answer, Approvals
 from kernelmcp.upstreams.catalogue import Catalogue, ErrorKind, State, Status, Tool, ToolCallResult, UpstreamError
 
 from .fakes import World, result, tool, until
@@ -97,6 +97,14 @@ async def test_a_cell_has_so_many_calls(world: MakeWorld) -> None:
     assert len(one.upstreams.called) == 3
     one.caller = one.new_cell()
     assert (await one.call("get_deal")).error is None
+
+
+async def test_a_cell_runs_so_many_scripts(world: MakeWorld) -> None:
+    one = world(section={"calls_per_execution": 3})
+    assert (await one.call("get_deal")).error is None
+    assert [(await one.call("command", server=SHELL, script="true")).error for _ in range(2)] == [None] * 2
+    kind, text = await one.error("command", server=SHELL, script="true")
+    assert (kind, "one cell may run 3 bash scripts" in text, "records" in text) == ("LimitExceeded", True, False)
 
 
 async def test_results_have_a_size_each_and_together(world: MakeWorld) -> None:
