@@ -212,9 +212,12 @@ class Broker:
             record.decision, record.rule = "ask", CONNECT
             await self._connect(caller, call)
             record.approved = "once"
+            self._server(caller, call)  # the settings may have changed meanwhile
         status = self._upstreams.status(call.server)
         if status.state != "ready":
             raise refusals.not_connected(call.server, status.state, status.error)
+        if record.decision == "refuse":
+            record.decision, record.rule = "allow", CONNECT
         text = (
             f"{call.server} is connected: it has {counted(status.tools, 'tool')}, which servers.search('words') finds"
         )
@@ -280,7 +283,8 @@ class Broker:
         section = self._section
         use.made += 1
         if use.made > section.calls_per_execution:
-            raise refusals.too_many_calls(section.calls_per_execution)
+            too_many = refusals.too_many_scripts if call.server == SHELL else refusals.too_many_calls
+            raise too_many(section.calls_per_execution)
         if use.seconds >= section.call_seconds_per_execution:
             raise refusals.too_long(section.call_seconds_per_execution)
         if use.result_bytes >= section.execution_mb * BYTES_PER_MB:

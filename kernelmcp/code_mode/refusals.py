@@ -80,6 +80,15 @@ def too_many_calls(limit: int) -> Refused:
     )
 
 
+def too_many_scripts(limit: int) -> Refused:
+    return Refused(
+        "LimitExceeded",
+        "calls_per_execution",
+        f"one cell may run {limit:,} bash scripts, and its tool calls count too; continue in another cell, or put more "
+        "commands into one script (the setting is [upstreams] calls_per_execution)",
+    )
+
+
 def too_long(limit: float) -> Refused:
     return Refused(
         "LimitExceeded",
@@ -113,6 +122,15 @@ def large_result(server: str, tool: str, size: int, limit_mb: int) -> Refused:
         "result_mb",
         f"{server}.{tool}: the result has {size:,} bytes, and {limit_mb} MiB are allowed. The call was made. Ask for "
         "less: a filter, a page (see the tool's arguments), one record (the setting is [upstreams] result_mb)",
+    )
+
+
+def large_to_tokenize(server: str, tool: str, size: int, limit_mb: int) -> Refused:
+    return Refused(
+        "LimitExceeded",
+        "tokenize",
+        f"{server}.{tool}: the result has {size:,} bytes, and personal data can be replaced by tokens in up to "
+        f"{limit_mb} MiB. The call was made. Ask for less: a filter, a page (see the tool's arguments), one record",
     )
 
 

@@ -31,21 +31,23 @@ def hidden_kinds(settings: UpstreamSettings, tokens: Tokens) -> Collection[Perso
 async def with_tokens(
     result: ToolCallResult, tokens: Tokens, kinds: Collection[PersonalKind], server: str, tool: str
 ) -> ToolCallResult:
-    """Hide personal data in a result. Raises `UpstreamError`."""
+    """Hide personal data in a result; a large one is returned as text. Raises `UpstreamError`."""
     if result.size > MAX_TOKENIZED_MB * BYTES_PER_MB:
-        raise refusals.large_result(server, tool, result.size, MAX_TOKENIZED_MB)
+        raise refusals.large_to_tokenize(server, tool, result.size, MAX_TOKENIZED_MB)
 
-    def replace() -> dict[str, Any]:
+    def replace() -> ToolCallResult:
         value = json.loads(result.raw) if result.raw is not None else result.value
-        return tokens.hide_in_result(as_dict(value), kinds)
+        hidden = tokens.hide_in_result(as_dict(value), kinds)
+        if result.size <= LARGE_BYTES:
+            return ToolCallResult(hidden, None, result.is_error, result.size)
+        return ToolCallResult(None, json.dumps(hidden).encode(), result.is_error, result.size)
 
     try:
-        value = await off_loop(result.size, replace)
+        return await off_loop(result.size, replace)
     except TooManyTokens:
         raise refusals.too_many_tokens(server) from None
     except (ValueError, RecursionError):
         raise UpstreamError("ToolError", f"{server}.{tool}: its result could not be read") from None
-    return ToolCallResult(value, None, result.is_error, result.size)
 
 
 async def with_values(

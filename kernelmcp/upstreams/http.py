@@ -50,10 +50,14 @@ STREAMS_BURST, STREAMS_PER_SECOND = 10.0, 0.2
 # rejected, whatever their parameters.
 MAX_UNANSWERED, MAX_KEPT_BYTES = 100, 64 * 1024
 _DATA = re.compile(rb"data: ?")
+# An event's id, and the same after its call's number (0: no call): mcp opens a lost stream again with the id alone.
+_EVENT_ID, _ID_OF_CALL = re.compile(rb"\Aid: ?(?=.)"), re.compile(r"(\d+) (.*)")
 # Servers on mcp's TypeScript library answer so to a session that they do not know, in place of HTTP 404.
 _NO_SESSION = re.compile(rb'(?is)\A(?=.*"code"\s*:\s*-32000\b)(?=.*(?:session|not initialized))')
-_SESSION_HEADER = "mcp-session-id"
+_SESSION_HEADER, _EVENT_HEADER = "mcp-session-id", "last-event-id"
 _CALL = "kernelmcp.call"
+# Ends the stream of a call that nobody waits for: mcp opens one without an answer again. It puts in the call's id.
+_ABANDONED = b'data: {"jsonrpc": "2.0", "id": null, "error": {"code": %d, "message": "cancelled"}}\n\n' % UNREACHED
 NOT_SENT = "kernelmcp.not-sent"
 """Extension of a request that is not sent: the reason, as a clause for a person."""
 FAILED = "kernelmcp.failed"
@@ -136,15 +140,22 @@ class _Guard(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if (why := request.extensions.get(NOT_SENT)) is not None:
             return self._failed(why)
-        # After a login was renewed, the request is sent a second time, without the header.
+        # After a login was renewed, the request is sent a second time, without what names its call.
         if (number := request.headers.pop(NUMBER_HEADER, None)) is not None:
             request.extensions = {**request.extensions, _CALL: int(number)}
-        if request.method == "GET" and (wait := self._streams.delay()):
-            await asyncio.sleep(wait)
+        elif _CALL not in request.extensions and (
+            resumed := _ID_OF_CALL.fullmatch(request.headers.get(_EVENT_HEADER, ""))
+        ):
+            request.extensions = {**request.extensions, _CALL: int(resumed[1]) or None}
+            request.headers[_EVENT_HEADER] = resumed[2]
         if request.method == "POST":
             self._lines.forgive(COST_OF_AN_ANSWER)
         with self._bound(request):
+            if request.method == "GET" and (wait := self._streams.delay()):
+                await asyncio.sleep(wait)
             return await self._answer(request)
+        if request.method == "GET":
+            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=_ABANDONED)
         return self._failed("it did not answer in time")
 
     def _bound(self, request: httpx2.Request) -> AbstractContextManager[anyio.CancelScope]:
@@ -223,7 +234,8 @@ class _Guard(httpx2.AsyncBaseTransport):
 
 class _Events(httpx2.AsyncByteStream):
     """A stream of events: large answers are set aside, and lines are throttled. It ends where it breaks, and with the
-    call that it answers, and at an event whose data is large and has several lines: mcp would join them."""
+    call that it answers, and at an event whose data is large and has several lines: mcp would join them. Events' ids
+    are given the number of the call."""
 
     def __init__(self, stream: Any, large: LargeResults, throttle: ReadThrottle, call: int | None) -> None:
         self._stream = stream
@@ -243,12 +255,13 @@ class _Events(httpx2.AsyncByteStream):
                 with self._large.while_expected(self._call):
                     chunk = await anext(chunks)
                 if chunk is None:
+                    yield b"\n" + _ABANDONED  # after the end of an event that has begun
                     return
                 for line in self._lines.feed(self._with_newlines(chunk)):
                     self._check_data(line)
                     if wait := self._throttle.delay(cost_of(line)):
                         await asyncio.sleep(wait)
-                    yield line + b"\n"
+                    yield _EVENT_ID.sub(b"id: %d " % (self._call or 0), line, count=1) + b"\n"
         except (StopAsyncIteration, TooLong, httpx2.TransportError):
             return
 

@@ -5,17 +5,18 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from kernelmcp.config.expansion import ORDINARY, expanded, variables_in
 from kernelmcp.config.upstream_settings import UpstreamSettings
-from kernelmcp.output.sanitize import as_dict, as_list
 from kernelmcp.upstreams.catalogue import ToolCallResult
 
 # Shorter ones are words that may appear anywhere.
 _MIN_SECRET_CHARS = 6
+# A string of JSON. One without an end is matched too: else it would be searched from each of its quotes.
+_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"?', re.DOTALL)
 # httpx2 checks this too, but its error contains the value.
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\x80-\xff\t]*")
 
@@ -64,22 +65,38 @@ def without_secrets(
 ) -> str:
     """Replace the values that an upstream was given by their names in its error text: servers often quote a rejected
     token. Guests and logs see this text. `tokens`: those of a login."""
+    return remover(settings, environ, tokens)(text)
+
+
+def remover(settings: UpstreamSettings, environ: Mapping[str, str], tokens: Iterable[str] = ()) -> Callable[[str], str]:
+    """`without_secrets` for many texts."""
     given = [*(("login", token) for token in tokens), *_given(settings, environ)]
     values = {value: name for name, value in given if len(value) >= _MIN_SECRET_CHARS}
-    for value in sorted(values, key=len, reverse=True):  # one may contain another
-        text = text.replace(value, f"({values[value]})")
-    return text
+    ordered = sorted(values, key=len, reverse=True)  # one may contain another
+
+    def without(text: str) -> str:
+        for value in ordered:
+            text = text.replace(value, f"({values[value]})")
+        return text
+
+    return without
 
 
 def error_without_secrets(result: ToolCallResult, without: Callable[[str], str]) -> ToolCallResult:
-    """Apply `without_secrets` to the text parts of an error result."""
-    if result.value is None:
-        return result
-    said: list[dict[str, Any]] = []
-    for block in map(as_dict, as_list(result.value.get("content"))):
-        text: Any = block.get("text")
-        said.append({**block, "text": without(text)} if isinstance(text, str) else block)
-    return replace(result, value={**result.value, "content": said})
+    """Apply `without` to all strings of an error result. Blocking."""
+
+    def replaced(string: re.Match[str]) -> str:
+        text = string[1]
+        if "\\" in text:
+            with suppress(ValueError):
+                text = json.loads(string[0], strict=False)
+        said = without(text)
+        return string[0] if said == text else json.dumps(said)
+
+    if result.raw is not None:  # parsed at once, it would stop all other threads for a second
+        raw = _STRING.sub(replaced, result.raw.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+        return replace(result, raw=raw, size=len(raw))
+    return replace(result, value=json.loads(_STRING.sub(replaced, json.dumps(result.value))))
 
 
 def _given(settings: UpstreamSettings, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

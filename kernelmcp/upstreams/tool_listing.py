@@ -18,6 +18,8 @@ from kernelmcp.upstreams.large_results import MAX_PARSED_BYTES
 
 MAX_PAGES = 100
 MAX_TOOLS = 2000
+# A longer one ends the list: they are all kept, and each is sent back.
+MAX_CURSOR_CHARS = 4096
 MAX_NAME_CHARS = 128
 # Limit for an untrusted text that a model reads.
 MAX_DESCRIPTION_CHARS = 4000
@@ -56,8 +58,10 @@ async def list_tools(ask: Ask) -> Listing:
         if isinstance(lasting, int | float) and not isinstance(lasting, bool) and lasting > 0:
             fresh = min(fresh or lasting / 1000, lasting / 1000)
         following: Any = page.get("nextCursor")
-        if not isinstance(following, str) or following in seen:
-            return Listing(tuple(found.values()), is_whole=not isinstance(following, str), fresh_seconds=fresh)
+        if not isinstance(following, str):
+            return Listing(tuple(found.values()), is_whole=True, fresh_seconds=fresh)
+        if len(following) > MAX_CURSOR_CHARS or following in seen:
+            break
         seen.add(following)
         cursor = clean(following)
     return Listing(tuple(found.values()), is_whole=False, fresh_seconds=fresh)

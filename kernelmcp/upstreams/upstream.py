@@ -32,7 +32,7 @@ from kernelmcp.upstreams.logins.asked_values import ask_for_values
 from kernelmcp.upstreams.logins.browser_login import LoginFailed, Show, log_in
 from kernelmcp.upstreams.logins.login_file import LoginNeeded
 from kernelmcp.upstreams.logins.oauth import Logins
-from kernelmcp.upstreams.target import error_without_secrets, identity_of, without_secrets
+from kernelmcp.upstreams.target import error_without_secrets, identity_of, remover, without_secrets
 
 # Delay in seconds before the second and later attempts to connect. The first is immediate.
 BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
@@ -87,6 +87,7 @@ class Upstream:
         self._connecting = asyncio.Lock()
         self._values: dict[str, str] = {}
         """What a person has entered for variables that the environment lacks."""
+        self._values_work = False
         self._environ = ChainMap(self._values, os.environ)
 
     @property
@@ -123,6 +124,8 @@ class Upstream:
                 needs_login = isinstance(cause(exc), LoginNeeded)
                 error = f"run `kernelmcp upstreams login {self.name}`" if needs_login else self._in_words(exc)
                 self._why_lost = error
+                if not self._values_work:  # perhaps they are wrong: they are asked for again
+                    self._values.clear()
                 self._set("login_needed" if needs_login else "unavailable", error)
                 log.warning("an MCP server is not available", server=self.name, error=error)
             failures = 0 if time.monotonic() - began > STABLE_SECONDS else failures + 1
@@ -151,6 +154,7 @@ class Upstream:
                 await self._list(conversation)
                 limit.deadline = float("inf")
                 self._open = link, conversation
+                self._values_work = True
                 self._set("ready")
                 try:
                     tasks.start_soon(self._keep_listed, conversation)
@@ -231,7 +235,7 @@ class Upstream:
                     if digest is not None and ((now := self._tool(tool)) is None or now.digest != digest):
                         raise ToolChanged
                     try:
-                        return self._looked_at(await conversation.tool_call(tool, arguments))
+                        return await self._looked_at(await conversation.tool_call(tool, arguments))
                     except MCPError as exc:
                         sent = exc.code != SESSION_GONE
                         again = not sent or (_is_lost(exc) and self._may_repeat(tool))
@@ -254,7 +258,6 @@ class Upstream:
         """Have a person do what the connection lacks, and wait for it; one at a time. Raises `UpstreamError`, and what
         `show` raises."""
         async with self._connecting:
-            names: list[str] = []
             if self._state == "login_needed" and self._logins.stamp(self.name) == self._login:
                 way = replace(self._way, environ=self._environ)
                 try:
@@ -264,14 +267,11 @@ class Upstream:
                     raise UpstreamError("ServerUnavailable", f"{self.name}: the login failed: {said}") from exc
             elif names := missing(self.settings, self._environ):
                 self._values.update(await ask_for_values(self.name, names, show))
+                self._values_work = False
             try:
                 async with asyncio.timeout(self.settings.timeout_seconds):
                     await self._conversation()
-            except (TimeoutError, UpstreamError) as exc:
-                for name in names:  # perhaps they are wrong: they are asked for again
-                    del self._values[name]
-                if isinstance(exc, UpstreamError):
-                    raise
+            except TimeoutError:
                 raise UpstreamError("ServerUnavailable", f"{self.name} has not connected in time") from None
 
     async def _conversation(self) -> Conversation:
@@ -306,10 +306,13 @@ class Upstream:
         trusted = self.settings.trust_annotations is not False
         return trusted and found is not None and (found.read_only is True or found.idempotent is True)
 
-    def _looked_at(self, result: ToolCallResult) -> ToolCallResult:
+    async def _looked_at(self, result: ToolCallResult) -> ToolCallResult:
         if result.is_error and result.value is not None and "nknown tool" in str(result.value.get("content"))[:300]:
             self._tools_changed.set()
-        return error_without_secrets(result, self._without_secrets) if result.is_error else result
+        if not result.is_error:
+            return result
+        without = remover(self.settings, self._environ, self._logins.secrets(self.name))
+        return await anyio.to_thread.run_sync(error_without_secrets, result, without)
 
     def _without_secrets(self, text: str) -> str:
         return without_secrets(text, self.settings, self._environ, self._logins.secrets(self.name))

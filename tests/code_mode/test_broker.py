@@ -11,7 +11,7 @@ import pytest
 
 from kernelmcp.code_mode import broker as module
 from kernelmcp.code_mode.shown_arguments import MAX_SHOWN_CHARS
-from kernelmcp.executions.approvals import Answer, Approvals
+from kernelmcp.executions.approvals import SHELL, Answer, Approvals
 from kernelmcp.upstreams.catalogue import Catalogue, ErrorKind, State, Status, Tool, ToolCallResult, UpstreamError
 
 from .fakes import World, result, tool, until
@@ -97,6 +97,14 @@ async def test_a_cell_has_so_many_calls(world: MakeWorld) -> None:
     assert len(one.upstreams.called) == 3
     one.caller = one.new_cell()
     assert (await one.call("get_deal")).error is None
+
+
+async def test_a_cell_runs_so_many_scripts(world: MakeWorld) -> None:
+    one = world(section={"calls_per_execution": 3})
+    assert (await one.call("get_deal")).error is None
+    assert [(await one.call("command", server=SHELL, script="true")).error for _ in range(2)] == [None] * 2
+    kind, text = await one.error("command", server=SHELL, script="true")
+    assert (kind, "one cell may run 3 bash scripts" in text, "records" in text) == ("LimitExceeded", True, False)
 
 
 async def test_results_have_a_size_each_and_together(world: MakeWorld) -> None:
@@ -508,3 +516,30 @@ async def test_the_time_of_another_sessions_person_is_not_the_cells(world: MakeW
     waiting.is_others = is_others
     assert (await one.call("connect")).error is None
     assert (waiting.discovering[0] > 0) is is_others
+
+
+async def test_connecting_a_connected_server_is_no_refusal(world: MakeWorld) -> None:
+    one = world()
+    Waiting(one, "ready", [])
+    for _ in range(module.MAX_REFUSALS_NOTED + 1):
+        assert (await one.call("connect")).error is None
+    assert {(call.decision, call.rule, call.outcome) for call in one.use.log} == {("allow", "connect", "ok")}
+    assert one.use.refused == 0
+
+
+async def test_a_server_that_is_removed_while_its_person_is_at_it_is_unknown(world: MakeWorld) -> None:
+    one = world()
+    waiting = Waiting(one, "login_needed", ["once"])
+    status = waiting.status
+
+    def known(name: str) -> Status:
+        assert name in one.upstreams.servers
+        return status(name)
+
+    async def connect(name: str, show: Callable[[str], Awaitable[None]]) -> None:
+        await waiting.connect(name, show)
+        del one.upstreams.servers[name]
+
+    one.upstreams.status = known  # pyright: ignore[reportAttributeAccessIssue]
+    one.upstreams.connect = connect  # pyright: ignore[reportAttributeAccessIssue]
+    assert await one.error("connect") == ("ToolError", 'there is no MCP server "crm"; none is configured for you')

@@ -205,9 +205,13 @@ async def test_a_large_result_is_looked_through_or_refused(world: Callable[..., 
     raw = json.dumps({"content": [{"type": "text", "text": "a@example.com " * 20_000}]}).encode()
     one.upstreams.results["get_deal"] = ToolCallResult(None, raw, False, len(raw))
     reply = await one.call("get_deal")
-    assert reply.raw is None
-    assert "example.com" not in json.dumps(reply.result)
+    assert (reply.result, reply.error) == (None, None)
+    assert reply.raw is not None, "it is encoded in the thread, not where it is sent"
+    token = one.session.tokens.hide("a@example.com", ["email"])
+    assert json.loads(reply.raw) == {"content": [{"type": "text", "text": f"{token} " * 20_000}]}
     one.upstreams.results["get_deal"] = ToolCallResult(None, b"x" * 5_000_000, False, 5_000_000)
-    assert (await one.error("get_deal"))[0] == "LimitExceeded"
+    kind, text = await one.error("get_deal")
+    assert (kind, "tokens in up to 4 MiB" in text, "result_mb" in text) == ("LimitExceeded", True, False)
+    assert one.use.log[-1].rule == "tokenize"
     one.upstreams.results["get_deal"] = ToolCallResult(None, b"[" * 200_000, False, 200_000)
     assert (await one.error("get_deal"))[0] == "ToolError"

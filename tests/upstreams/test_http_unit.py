@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
 from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.catalogue import ToolCallResult, UpstreamError
-from kernelmcp.upstreams.http import MAX_UNANSWERED, _Guard, _Noticed
-from kernelmcp.upstreams.large_results import LargeResults
+from kernelmcp.upstreams.http import MAX_UNANSWERED, _Events, _Guard, _Noticed
+from kernelmcp.upstreams.large_results import FIRST_NUMBER, LargeResults
+from kernelmcp.upstreams.link import ReadThrottle
 from kernelmcp.upstreams.upstreams import Upstreams
 
-from .conftest import Opened, ready, until
+from .conftest import DEADLINE, Opened, ready, until
 from .scripted_http import Request, error, initialized, ordinary, serving
 
 pytestmark = pytest.mark.anyio
@@ -119,6 +123,75 @@ class TakingNone(Streaming):
         await asyncio.sleep(3600)
 
 
+LOST = b"retry: 1\nid: 7 of 9\ndata: \n\n"
+
+
+async def test_a_lost_answer_is_asked_for_by_its_id_while_its_call_waits(opened: Opened) -> None:
+    resumed: list[Request] = []
+    call, closed = asyncio.Queue[object](), asyncio.Event()
+
+    async def answers(request: Request) -> None:
+        if request.method == "POST" and request.message.get("method") == "tools/call":
+            call.put_nowait(request.message["id"])
+            request.begin(200, Content_Type="text/event-stream", Connection="close")
+            request.writer.write(LOST)
+            request.writer.close()
+        elif "last-event-id" in request.headers:
+            resumed.append(request)
+            request.begin(200, Content_Type="text/event-stream")
+            if len(resumed) == 1:
+                request.writer.write(event({"id": await call.get(), "result": {"content": []}}))
+                return
+            try:
+                while True:
+                    request.writer.write(b": waiting\n\n")
+                    await request.writer.drain()
+                    await asyncio.sleep(0.01)
+            finally:
+                closed.set()
+        else:
+            await ordinary(request)
+
+    async with serving(answers) as url, opened(one(url)) as upstreams:
+        await ready(upstreams, "one")
+        assert (await echo(upstreams)).value == {"content": []}
+        waiting = asyncio.create_task(echo(upstreams))
+        await until(lambda: len(resumed) == 2)
+        waiting.cancel()
+        await closed.wait()
+        assert {request.headers["last-event-id"] for request in resumed} == {"7 of 9"}
+
+
+class _Pieces:
+    """A stream that stays open."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+        await asyncio.sleep(3600)
+
+
+@pytest.mark.parametrize("begun", [b"", b"event: odd\n", b'data: {"jsonrpc"\n'])
+async def test_an_abandoned_call_is_over_for_mcp_which_would_open_its_stream_again(begun: bytes) -> None:
+    large = LargeResults(lambda: 1)
+    received = b""
+    with anyio.fail_after(DEADLINE):
+        with large.expecting(FIRST_NUMBER):
+            events = aiter(_Events(_Pieces(LOST + begun), large, ReadThrottle(), FIRST_NUMBER))
+            for _ in (LOST + begun).splitlines():
+                received += await anext(events)
+        received += b"".join([piece async for piece in events])
+    about: dict[str, Any] = {
+        "headers": {"content-type": "text/event-stream"},
+        "request": httpx2.Request("POST", "http://127.0.0.1:1"),
+    }
+    last = [sse async for sse in httpx2.EventSource(httpx2.Response(200, content=received, **about))][-1]
+    assert (last.event, json.loads(last.data)["error"]["message"]) == ("message", "cancelled")
+
+
 def event(message: dict[str, object]) -> bytes:
     return b"data: " + json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n\n"
 
@@ -168,7 +241,7 @@ async def test_a_stream_is_utf_8_whatever_the_server_calls_it(opened: Opened) ->
         await until(lambda: bool(server.answered))
 
 
-@pytest.mark.parametrize("how", ["result", "error", "list"])
+@pytest.mark.parametrize("how", ["result", "structured", "large", "error", "list"])
 async def test_the_token_of_a_login_is_not_in_what_a_server_says_of_it(
     opened: Opened, tmp_path: Path, how: str
 ) -> None:
@@ -177,9 +250,13 @@ async def test_the_token_of_a_login_is_not_in_what_a_server_says_of_it(
     async def answers(request: Request) -> None:
         method = request.message["method"] if request.method == "POST" else ""
         words = f"rejected: {request.headers['authorization']}"
-        if method == {"result": "tools/call", "error": "tools/call", "list": "tools/list"}[how]:
-            result = {"content": [{"type": "text", "text": words}], "isError": True}
-            if how == "result":
+        if method == ("tools/list" if how == "list" else "tools/call"):
+            result: dict[str, object] = {"content": [{"type": "text", "text": words}], "isError": True}
+            if how == "structured":
+                result = {"content": [], "structuredContent": {words: [words]}, "isError": True}
+            if how == "large":
+                result = {"content": [{"type": "text", "text": words * 1000}], "isError": True}
+            if how in ("result", "structured", "large"):
                 request.answer(200, {"jsonrpc": "2.0", "id": request.message["id"], "result": result})
             else:
                 error(request, 200, -32001, words)
@@ -200,6 +277,48 @@ async def test_the_token_of_a_login_is_not_in_what_a_server_says_of_it(
                     await echo(upstreams)
                 said = caught.value.message
             else:
-                said = str((await echo(upstreams)).value)
+                result = await echo(upstreams)
+                assert (result.raw is not None) == (how == "large")
+                said = str(result.value or result.raw)
     assert "rejected: Bearer (login)" in str(said)
     assert token not in str(said)
+
+
+class Person:
+    """Enters a value in the page that is shown."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    async def __call__(self, address: str) -> None:
+        async with httpx2.AsyncClient(trust_env=False) as browser:
+            assert "Saved" in (await browser.post(address, data={"CRM_TOKEN": self._value})).text
+
+
+@pytest.mark.parametrize("how", ["refused", "cancelled"])
+async def test_a_value_with_which_no_connection_came_about_is_asked_for_again(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.delenv("CRM_TOKEN", raising=False)
+    came, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def answers(request: Request) -> None:
+        if request.headers["x-token"] == "wrong":
+            came.set()
+            await goes_on.wait()
+            request.answer(403)
+        else:
+            await ordinary(request)
+
+    async with serving(answers) as url, opened(one(url) + 'headers = { x-token = "${CRM_TOKEN}" }\n') as upstreams:
+        await until(lambda: upstreams.status("one").needs_person)
+        connecting = asyncio.create_task(upstreams.connect("one", Person("wrong")))
+        await came.wait()
+        if how == "cancelled":
+            connecting.cancel()
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError if how == "cancelled" else UpstreamError):
+            await connecting
+        await until(lambda: upstreams.status("one").needs_person)
+        await upstreams.connect("one", Person("right"))
+        assert (await echo(upstreams)).value is not None

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from kernelmcp.config.client_files import configured, read_file, withheld_variables
 from kernelmcp.config.expansion import variables
@@ -13,7 +14,8 @@ from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.upstreams.target import identity_of, target_of
+from kernelmcp.upstreams.catalogue import ToolCallResult
+from kernelmcp.upstreams.target import error_without_secrets, identity_of, remover, target_of
 
 SECRET = "correct-horse-battery-staple"
 
@@ -94,6 +96,20 @@ def test_variables_are_expanded_for_a_connection_only() -> None:
     assert SECRET not in str(caught.value)
     with pytest.raises(ValueError, match="which only an editor can resolve"):
         target_of(UpstreamSettings(command="x", args=["${input:token}"]), {})
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_value_is_not_in_an_error_result_however_its_json_is_written(large: bool) -> None:
+    secret = 'pass/"wörd"'
+    server = UpstreamSettings(command="x", env={"KEY": SecretStr("${CRM_KEY}")})
+    written = [json.dumps(secret), json.dumps(secret, ensure_ascii=False), json.dumps(secret).replace("/", "\\/")]
+    raw = f'{{"a": [{", ".join(written)}], "b": ["{"a" * 8}\\n", 123456], "isError": true}}'.encode()
+    value = None if large else json.loads(raw)
+    result = ToolCallResult(value, raw if large else None, is_error=True, size=len(raw))
+    found = error_without_secrets(result, remover(server, {"CRM_KEY": secret}, ["123456", "a" * 8]))
+    said = json.loads(found.raw) if found.raw is not None else found.value
+    assert said == {"a": 3 * ["(CRM_KEY)"], "b": ["(login)\n", 123456], "isError": True}
+    assert found.raw is None or len(found.raw) == found.size
 
 
 def test_another_address_is_another_server_and_a_rule_is_not() -> None:

@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
 from pydantic import BaseModel, ValidationError
 
-from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.atomic import Stamp, read_small, replace_text, stamp_of
 from kernelmcp.output.sanitize import as_dict
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -46,6 +46,8 @@ class LoginFile:
         self._url = url
         self._said: dict[str, Any] = {}
         self._context: OAuthContext | None = None
+        self._unwritten: Stamp | None = None
+        """The file's stamp, if newer tokens than its own could not be written."""
         if not anew:
             self.read()
 
@@ -60,7 +62,12 @@ class LoginFile:
         return [value for key in ("access_token", "refresh_token") if isinstance(value := tokens.get(key), str)]
 
     def read(self) -> None:
-        """Read the changes of another server or a person. An unreadable file changes nothing."""
+        """Read the changes of another server or a person. An unreadable file changes nothing. If tokens could not be
+        written, the file still has the ones before them, and is replaced."""
+        if self._unwritten == stamp_of(self._file):
+            with suppress(OSError):
+                self._write()
+            return
         try:
             said = as_dict(json.loads(read_small(self._file)))
         except (OSError, ValueError, RecursionError):
@@ -101,7 +108,7 @@ class LoginFile:
         return self._get(OAuthToken, "tokens")
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Store tokens. Raises OSError, and `OAuthFlowError` for tokens that no request could use."""
+        """Store tokens. Raises `OAuthFlowError` if that fails, and for tokens that no request could use."""
         if (context := self._context) is None:
             return
         check_usable(tokens)
@@ -112,8 +119,16 @@ class LoginFile:
             "metadata": _dumped(context.oauth_metadata),
             "resource": _dumped(context.protected_resource_metadata),
         }
+        self._unwritten = stamp_of(self._file)
+        try:
+            self._write()
+        except OSError as exc:
+            raise OAuthFlowError(f"the login cannot be stored: {exc.strerror}") from exc
+
+    def _write(self) -> None:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_text(self._file, json.dumps(self._said))
+        self._unwritten = None
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         return self._get(OAuthClientInformationFull, "client")

@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 import anyio
 import anyio.to_thread
 import httpx2
-from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthTokenError
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
 from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import (
     AuthorizationCodeResult,
@@ -87,17 +87,23 @@ class NewLogin(httpx2.Auth):
         kept.fill(self._provider.context)
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Raises `OAuthFlowError`: mcp reports a missing answer of a server like one that it gave."""
+        """Raises `OAuthFlowError`: mcp reports a missing answer of a server like one that it gave, and quotes answers,
+        whose secrets are not known here."""
         flow = self._provider.async_auth_flow(request)
+        outgoing, status = request, 0
         try:
             outgoing = await anext(flow)
             while True:
                 response = yield outgoing
+                status = response.status_code
                 if outgoing is not request and (why := response.extensions.get(FAILED)) is not None:
                     raise OAuthFlowError(f"the login server {outgoing.url.host}: {why}")
                 outgoing = await flow.asend(response)
         except StopAsyncIteration:
             return
+        except (OAuthTokenError, OAuthRegistrationError) as exc:
+            why = f"it answered with HTTP {status}" if status >= 300 else "its answer was not understood"
+            raise OAuthFlowError(f"the login server {outgoing.url.host}: {why}") from exc
         finally:
             await flow.aclose()
 
@@ -198,8 +204,8 @@ class _KeptLogin(httpx2.Auth):
                 self._context.update_token_expiry(tokens)
                 try:
                     await self._store.set_tokens(tokens)
-                except OSError as exc:
-                    raise NotRenewed(f"its file cannot be written: {exc.strerror}") from exc
+                except OAuthFlowError as exc:
+                    raise NotRenewed(str(exc)) from exc
         except NotRenewed as exc:
             least, most = PAUSE_SECONDS
             self._failed = str(exc)

@@ -1,0 +1,171 @@
+"""Logins and their files, without a browser and without processes."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+from mcp.client.auth import OAuthFlowError
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.shared.auth import AuthorizationCodeResult, OAuthToken
+
+from kernelmcp.atomic import replace_text
+from kernelmcp.upstreams.addresses import AddressRules
+from kernelmcp.upstreams.logins import login_file
+from kernelmcp.upstreams.logins.login_file import LoginFile
+from kernelmcp.upstreams.logins.oauth import NewLogin, _about
+
+pytestmark = pytest.mark.anyio
+HERE = "http://127.0.0.1:9"
+URL = f"{HERE}/mcp"
+SECRET = "correct-horse-battery-staple"
+TOKENS = {"access_token": SECRET, "token_type": "Bearer", "refresh_token": f"re-{SECRET}"}
+
+
+class Servers:
+    """An upstream and its authorization server; `said` replaces answers by their path."""
+
+    def __init__(self, **said: httpx2.Response) -> None:
+        self._said = {f"/{path}": response for path, response in said.items()}
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        if path in self._said:
+            return self._said[path]
+        if path == "/mcp":
+            return httpx2.Response(200 if "authorization" in request.headers else 401)
+        if path == "/register":
+            return httpx2.Response(201, json={**json.loads(request.content), "client_id": "c"})
+        if path == "/token":
+            return httpx2.Response(200, json=TOKENS)
+        if path == "/.well-known/oauth-authorization-server":
+            paths = {name: f"{HERE}/{path}" for name, path in ENDPOINTS.items()}
+            more = {"response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"]}
+            return httpx2.Response(200, json={"issuer": HERE, **paths, **more})
+        return httpx2.Response(404)
+
+
+ENDPOINTS = {
+    "authorization_endpoint": "authorize",
+    "token_endpoint": "token",
+    "registration_endpoint": "register",
+}
+
+
+async def logged_in(file: LoginFile, servers: Servers) -> httpx2.Response:
+    shown: list[str] = []
+
+    async def show(address: str) -> None:
+        shown.append(address)
+
+    async def wait() -> AuthorizationCodeResult:
+        [state] = parse_qs(urlsplit(shown[0]).query)["state"]
+        return AuthorizationCodeResult(code="code", state=state)
+
+    login = NewLogin(AddressRules(URL, allow_private=True), file, f"{HERE}/callback", show, wait)
+    async with httpx2.AsyncClient(auth=login, transport=httpx2.MockTransport(servers)) as client:
+        return await client.post(URL)
+
+
+async def test_a_login_is_stored(tmp_path: Path) -> None:
+    file = tmp_path / "one.json"
+    assert (await logged_in(LoginFile(file, URL, anew=True), Servers())).status_code == 200
+    assert json.loads(file.read_text())["tokens"]["access_token"] == SECRET
+
+
+async def test_a_login_that_cannot_be_stored_says_so(tmp_path: Path) -> None:
+    (tmp_path / "logins").write_text("no folder")
+    with pytest.raises(OAuthFlowError, match="the login cannot be stored: "):
+        await logged_in(LoginFile(tmp_path / "logins" / "one.json", URL, anew=True), Servers())
+
+
+ODD: dict[str, Any] = {**TOKENS, "access_token": {"of": SECRET}}
+
+
+@pytest.mark.parametrize(
+    ("path", "response", "why"),
+    [
+        ("token", httpx2.Response(200, json=ODD), "its answer was not understood"),
+        ("token", httpx2.Response(400, json={"error": SECRET}), "it answered with HTTP 400"),
+        ("register", httpx2.Response(201, json={"client_secret": SECRET}), "its answer was not understood"),
+        ("register", httpx2.Response(403, text=SECRET), "it answered with HTTP 403"),
+    ],
+    ids=["odd tokens", "no tokens", "odd registration", "no registration"],
+)
+async def test_why_a_login_failed_is_said_without_what_the_server_sent(
+    tmp_path: Path, path: str, response: httpx2.Response, why: str
+) -> None:
+    with pytest.raises(OAuthFlowError) as caught:
+        await logged_in(LoginFile(tmp_path / "one.json", URL, anew=True), Servers(**{path: response}))
+    assert str(caught.value) == f"the login server 127.0.0.1: {why}"
+
+
+class Renewing:
+    """A login's file and what is renewed from it; the disk is full while `full`."""
+
+    def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = file
+        self.full = False
+        self.store(0)
+        self.login = LoginFile(file, URL)
+        self.context = OAuthContext(URL, _about(f"{HERE}/callback"), self.login, None, None)
+        self.login.fill(self.context)
+
+        def write(file: Path, text: str) -> None:
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            replace_text(file, text)
+
+        monkeypatch.setattr(login_file, "replace_text", write)
+
+    def store(self, number: int) -> None:
+        tokens = {"access_token": f"a{number}", "token_type": "Bearer", "refresh_token": f"r{number}"}
+        replace_text(self.file, json.dumps({"url": URL, "tokens": tokens}))
+
+    async def renew(self, number: int) -> None:
+        self.context.current_tokens = OAuthToken(access_token=f"a{number}", refresh_token=f"r{number}")
+        await self.login.set_tokens(self.context.current_tokens)
+
+    @property
+    def stored(self) -> str:
+        return json.loads(self.file.read_text())["tokens"]["refresh_token"]
+
+    @property
+    def next(self) -> str | None:
+        assert self.context.current_tokens is not None
+        return self.context.current_tokens.refresh_token
+
+
+@pytest.fixture
+def renewing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Renewing:
+    return Renewing(tmp_path / "one.json", monkeypatch)
+
+
+async def test_tokens_that_could_not_be_written_are_used_and_written_later(renewing: Renewing) -> None:
+    """An authorization server may take a second use of the stored ones for a theft."""
+    renewing.full = True
+    with pytest.raises(OAuthFlowError, match="cannot be stored: No space"):
+        await renewing.renew(1)
+    renewing.login.read()
+    assert (renewing.next, renewing.stored) == ("r1", "r0")
+    renewing.full = False
+    renewing.login.read()
+    assert (renewing.next, renewing.stored) == ("r1", "r1")
+    renewing.store(2)  # by another server
+    renewing.login.read()
+    assert renewing.next == "r2"
+
+
+async def test_a_login_that_a_person_has_made_replaces_tokens_that_could_not_be_written(renewing: Renewing) -> None:
+    renewing.full = True
+    with pytest.raises(OAuthFlowError, match="cannot be stored: No space"):
+        await renewing.renew(1)
+    renewing.full = False
+    renewing.store(2)
+    renewing.login.read()
+    assert (renewing.next, renewing.stored) == ("r2", "r2")
