@@ -22,10 +22,11 @@ from kernelmcp.errors import ConfigurationError, RateLimited
 from kernelmcp.http import guard
 from kernelmcp.http.guard import Gate, Guard
 from kernelmcp.http.mcp_connections import MAX_INITIALIZE_BYTES, whole_message
-from kernelmcp.http.rate_limits import Shares, Throttle
+from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.http.tokens import Authenticator
 from kernelmcp.mcp_server.notifications import MAX_URI_CHARS, Notifications
 from kernelmcp.sessions.life import State
+from kernelmcp.shares import Shares
 
 pytestmark = pytest.mark.anyio
 
