@@ -14,7 +14,7 @@ from kernelmcp.cells import event
 from kernelmcp.cells.log import CellLog
 from kernelmcp.cells.lookup import requests
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import SessionInUse
+from kernelmcp.errors import SessionDamaged, SessionInUse
 from kernelmcp.executions.ids import MARK_CHARS, is_id, mark_in, mark_of, mint_id
 from kernelmcp.files import epochs
 from kernelmcp.files.home import RECORD_FILES, Home, open_home
@@ -337,6 +337,14 @@ class TestTakeover:
         assert os.listdir(directory / "epochs") == []
         assert os.listdir(home.sandboxes) == sandboxes
         assert epochs.place_of(directory) == directory
+
+    def test_a_record_that_is_damaged_is_named_as_its_session(self, home: Home) -> None:
+        directory = self.stored(home)
+        for name in RECORD_FILES:
+            (directory / name).write_text("{")
+        with pytest.raises(SessionDamaged, match="the record of session 's' is damaged") as caught:
+            take_over(home, directory, lambda: True)
+        assert caught.value.context["session_id"] == "s"
 
     def test_what_the_server_lists_is_the_newest(self, home: Home) -> None:
         directory = self.stored(home)
