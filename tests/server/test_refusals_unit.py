@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,10 @@ from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.shared.exceptions import MCPError
 from mcp_types import SubscribeRequestParams, SubscriptionFilter, SubscriptionsListenRequestParams
@@ -22,10 +26,11 @@ from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, RateLimited
 from kernelmcp.executions.execution import Execution
-from kernelmcp.http import guard
+from kernelmcp.http import guard, jwt_verifier
 from kernelmcp.http.guard import Gate, Guard
 from kernelmcp.http.mcp_connections import MAX_INITIALIZE_BYTES, whole_message
 from kernelmcp.http.rate_limits import Throttle
+from kernelmcp.http.token_identity import Rejected
 from kernelmcp.http.tokens import Authenticator
 from kernelmcp.mcp_server.notifications import MAX_URI_CHARS, Notifications
 from kernelmcp.mcp_server.resources import MAX_WAITING, Resources
@@ -35,6 +40,7 @@ from kernelmcp.sessions.life import State
 from kernelmcp.shares import Shares
 
 pytestmark = pytest.mark.anyio
+RSA_KEY = rsa.generate_private_key(65537, 2048)
 
 
 class Connection:
@@ -249,3 +255,27 @@ async def test_refused_settings_are_not_in_effect_in_part(tmp_path: Path) -> Non
     with pytest.raises(ConfigurationError, match="no"):
         settings.reload()
     assert taken == [500, 2000]
+
+
+@pytest.mark.parametrize(
+    ("published", "accepted"),
+    [(None, ["PS256", "RS256"]), ("RS256", ["RS256"]), ("PS256", ["PS256"]), ("RS384", [])],
+)
+async def test_a_key_verifies_its_algorithm_or_the_listed_ones_of_its_type(
+    published: str | None, accepted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = {**json.loads(RSAAlgorithm.to_jwk(RSA_KEY.public_key())), "kid": "k"}
+
+    async def document(*_: object) -> dict[str, Any]:
+        return {"keys": [key if published is None else {**key, "alg": published}]}
+
+    monkeypatch.setattr(jwt_verifier, "_get", document)
+    issuer = jwt_verifier.Issuer("https://i", "us", "https://i/keys", ("RS256", "PS256", "ES256", "HS256"))
+    claims = {"iss": "https://i", "aud": "us", "sub": "dave", "exp": 2**40}
+    found: list[str] = []
+    for algorithm in ("PS256", "PS384", "RS256", "RS384"):
+        with suppress(Rejected):
+            identity = await issuer.verify(jwt.encode(claims, RSA_KEY, algorithm, {"kid": "k"}))
+            assert identity.principal == "oauth:https://i:dave"
+            found.append(algorithm)
+    assert found == accepted
