@@ -25,6 +25,9 @@ _DRAFT, _REVOKED = ".next-", ".old-"
 # In a draft from its beginning: who copies into one that was revoked makes another directory of that name.
 _MARK = ".draft"
 
+IsFree = Callable[[Path], AbstractContextManager[bool]]
+"""Whether no server has the session at a place; none gets it meanwhile."""
+
 
 def place_of(directory: Path) -> Path:
     """The directory that has the files of the session in this directory. Raises OSError."""
@@ -115,19 +118,30 @@ def is_superseded(place: Path) -> bool:
     return _newest(session_directory(place)) > _number(place)
 
 
-def delete_place(place: Path, last: tuple[str, ...]) -> None:
+def delete_place(place: Path, last: tuple[str, ...], is_free: IsFree) -> None:
     """Delete a session's files, the `last` ones after all others and in this order, and its directory unless another
-    server has taken the session over. Raises OSError."""
-    directory = session_directory(place)
+    server has taken the session over. The very last one is its lock. Raises OSError.
+
+    A server from which it was taken over may still have the lock of an older place, and go on writing there by the
+    names that it knows: its lock stays, and a new session of this name begins in a new epoch."""
+    directory, lock = session_directory(place), last[-1]
     _delete_but(place, last)
     revoke(directory)
     sweep(directory)
+    is_fenced = False
     for older in _older(place):
-        _delete_but(older, ())
-        if older != directory:
-            older.rmdir()
-    for name in last:
+        with is_free(older) as free:
+            _delete_but(older, () if free else (lock,))
+            if not free:
+                is_fenced = True
+            elif older != directory:
+                older.rmdir()
+    for name in last[:-1]:
         delete_for_good(place / name)
+    if is_fenced:
+        with suppress(FileExistsError):  # another server has taken the session over
+            place.with_name(str(_number(place) + 1)).mkdir(mode=0o700)
+    delete_for_good(place / lock)
     _delete_but(place, ())  # a write that was under way
     if place != directory:
         place.rmdir()
@@ -138,9 +152,8 @@ def delete_place(place: Path, last: tuple[str, ...]) -> None:
             folder.rmdir()
 
 
-def delete_older(place: Path, is_free: Callable[[Path], AbstractContextManager[bool]]) -> None:
-    """Delete what is in the epochs before this one that no server has any more: `is_free` tells it of one, and keeps it
-    so. Raises OSError."""
+def delete_older(place: Path, is_free: IsFree) -> None:
+    """Delete what is in the epochs before this one that no server has any more. Raises OSError."""
     for older in _older(place):
         with is_free(older) as free:
             if free:

@@ -20,7 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from kernelmcp.config.models import HttpSection
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.http.host_and_origin import is_loopback
-from kernelmcp.http.rate_limits import LEAST_PLACES, Shares, address_key
+from kernelmcp.http.rate_limits import LEAST_PLACES, address_key
+from kernelmcp.shares import Shares
 
 # How long, in seconds, the rest of a rejected request is read and discarded: its client sees the answer only after it
 # has sent everything.

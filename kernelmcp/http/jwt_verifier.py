@@ -29,6 +29,8 @@ OPENID, OAUTH = "/.well-known/openid-configuration", "/.well-known/oauth-authori
 
 # Access tokens (RFC 9068), and JWTs without a specific type. The same keys sign others for other purposes.
 _TYPES = ("jwt", "at+jwt")
+# What a key of this type may be for; those of other types have one algorithm each.
+_RSA = {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}
 # Errors that an invalid document may cause.
 _NO_DOCUMENT = (ValueError, TypeError, AttributeError, RecursionError)
 
@@ -69,9 +71,12 @@ class Issuer:
         return Identity(f"oauth:{self.issuer}:{_subject(claims)}", _scopes(claims))
 
     def _algorithms_for(self, key: jwt.PyJWK) -> list[str]:
-        """The algorithm that the issuer publishes with the key, if any: the token's own claim does not count."""
-        named = key.algorithm_name
-        return [name for name in self._algorithms if not named or name == named]
+        """The algorithm that the issuer publishes with the key, or those of its type: the token's own claim does not
+        count."""
+        allowed = {key.algorithm_name}
+        if key.key_type == "RSA" and not key._jwk_data.get("alg"):  # pyright: ignore[reportPrivateUsage]
+            allowed = _RSA  # PyJWT says RS256
+        return [name for name in self._algorithms if name in allowed]
 
     async def _key(self, kid: str | None) -> jwt.PyJWK:
         now = time.monotonic()

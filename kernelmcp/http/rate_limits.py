@@ -7,14 +7,15 @@ Only counts; `guard` enforces and answers.
 import ipaddress
 import math
 import time
-from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 import anyio
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import RateLimited
+from kernelmcp.shares import Shares
 
 # Limit for remembered keys; beyond it the oldest are forgotten. Without authentication each address is a key.
 MAX_KEYS = 10_000
@@ -42,40 +43,6 @@ def address_key(address: str) -> str:
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
     return str(ipaddress.ip_network((found, 64), strict=False))
-
-
-class Shares:
-    """Divides `total()` of something among its users. Each may have as much as is left: one alone gets half of it, two
-    a third each, so that there is always some for one more. `least`: what each may have while it is available."""
-
-    def __init__(self, total: Callable[[], int], least: int) -> None:
-        self._total = total
-        self._least = least
-        self._held: Counter[str] = Counter()
-        self.taken = 0
-
-    @property
-    def left(self) -> int:
-        return self._total() - self.taken
-
-    def held(self, key: str) -> int:
-        return self._held[key]
-
-    def take(self, key: str, amount: int = 1) -> bool:
-        """True if the place was available, and always for none."""
-        if not amount:
-            return True
-        if amount > self.left or self._held[key] + amount > max(self.left, self._least):
-            return False
-        self._held[key] += amount
-        self.taken += amount
-        return True
-
-    def give_back(self, key: str, amount: int = 1) -> None:
-        self._held[key] -= amount
-        self.taken -= amount
-        if not self._held[key]:
-            del self._held[key]
 
 
 class ServerBusy(RateLimited):
@@ -114,7 +81,6 @@ class Throttle:
         self._open_streams = Shares(lambda: settings.config.transport_http.max_streams, LEAST_PLACES)
         self._bodies = Shares(lambda: LARGEST_BODIES * largest, largest)
         self._reads = Shares(lambda: MAX_READS, 1)
-        self._read_ended = anyio.Event()
         self._streams: set[anyio.CancelScope] = set()
 
     @property
@@ -174,17 +140,9 @@ class Throttle:
         finally:
             self._bodies.give_back(key, held)
 
-    @asynccontextmanager
-    async def read(self, key: str) -> AsyncIterator[None]:
+    def read(self, key: str) -> AbstractAsyncContextManager[None]:
         """Wait for a place to read a resource, and keep it until the answer was sent."""
-        while not self._reads.take(key):
-            await self._read_ended.wait()
-        try:
-            yield
-        finally:
-            self._reads.give_back(key)
-            self._read_ended.set()
-            self._read_ended = anyio.Event()
+        return self._reads.turn(key)
 
     @property
     def streams(self) -> int:

@@ -42,6 +42,7 @@ from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
+from kernelmcp.shares import Shares
 
 Ctx = Context[Any, Any]
 EXECUTION = "kernelmcp://executions/{execution_id}"
@@ -50,7 +51,7 @@ SESSION = "kernelmcp://sessions/{session_id}"
 NOTEBOOK_TYPE = "application/x-ipynb+json"
 # The others are available through kernelmcp://sessions.
 MAX_LISTED_SESSIONS = 50
-# Reads of views that may wait at the same time; more are answered at once.
+# Reads of views that may wait at the same time, those of all principals; more are answered at once.
 MAX_WAITING = 100
 # Outputs that come within this time after the first are on its page.
 GATHER_SECONDS = 0.05
@@ -155,8 +156,7 @@ class Resources:
         self._registry = registry
         self._caller = caller
         self._notifications = notifications
-        self._waiting = 0
-        """Reads of views that wait."""
+        self._waiting = Shares(lambda: MAX_WAITING, 1)
 
     def register(self, server: ResourceServer) -> None:
         server.resources = self
@@ -256,13 +256,13 @@ class Resources:
         except ServerError:
             since = Cursor()  # everything
         has_news = View(execution, since).end != since or execution.done.is_set() or execution.is_elsewhere
-        if not has_news and asked.wait_seconds > 0 and self._waiting < MAX_WAITING:
-            self._waiting += 1
+        principal = self._caller(ctx).principal
+        if not has_news and asked.wait_seconds > 0 and self._waiting.take(principal):
             try:
                 await wait_for_news(execution, asked.wait_seconds, ctx)
                 await anyio.sleep(GATHER_SECONDS)
             finally:
-                self._waiting -= 1
+                self._waiting.give_back(principal)
         execution.announce()
         return pages.page(execution, since)
 
@@ -280,13 +280,12 @@ class Resources:
             if found:
                 return max(found, key=lambda execution: execution.submitted)
             left = end - anyio.current_time()
-            if left <= 0 or self._waiting >= MAX_WAITING:
+            if left <= 0 or not self._waiting.take(caller.principal):
                 raise ResourceNotFoundError("no execution of yours has that code")
-            self._waiting += 1
             try:
                 await views.wait_begun(left)
             finally:
-                self._waiting -= 1
+                self._waiting.give_back(caller.principal)
 
     async def calls(self, execution_id: str, ctx: Ctx) -> str:
         use = (await self._execution(execution_id, ctx)).tool_calls

@@ -114,19 +114,26 @@ class Spool:
 
     def read_all(self, ranges: Iterable[tuple[int, int]]) -> list[str]:
         """The text of several ranges; the file is opened once. Text that cannot be read is replaced by a message."""
+        spans = list(ranges)
+        try:
+            pieces = self._pieces(spans)
+        except OSError as exc:
+            return [f"[the server could not read this output again: {exc.strerror}]\n"] * len(spans)
+        return [piece.decode("utf-8", "ignore") for piece in pieces]
+
+    def read_bytes(self, start: int, end: int) -> bytes:
+        """What is between two byte positions, which may be within a character. Raises OSError."""
+        return self._pieces([(start, end)])[0]
+
+    def _pieces(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         spans = [(start, max(0, min(end, self.size) - start)) for start, end in ranges]
         if self._path is None:
-            pieces = [bytes(self._memory[start : start + length]) for start, length in spans]
-        else:
-            try:
-                fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-                try:
-                    pieces = [os.pread(fd, length, start) for start, length in spans]
-                finally:
-                    os.close(fd)
-            except OSError as exc:
-                return [f"[the server could not read this output again: {exc.strerror}]\n"] * len(spans)
-        return [piece.decode("utf-8", "ignore") for piece in pieces]
+            return [bytes(self._memory[start : start + length]) for start, length in spans]
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return [os.pread(fd, length, start) for start, length in spans]
+        finally:
+            os.close(fd)
 
     def head(self, chars: int) -> str:
         return self.read(0, chars * UTF8_MAX_BYTES)[:chars]

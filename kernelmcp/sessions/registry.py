@@ -30,8 +30,7 @@ from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files import epochs
 from kernelmcp.files.home import Home
-from kernelmcp.files.locks import free_place, lock_session
-from kernelmcp.files.safe_open import delete_tree
+from kernelmcp.files.locks import LOCK_FILE, free_place, lock_session
 from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.sessions import background
@@ -340,7 +339,7 @@ class Registry:
     def _open(self, directory: Path, record: Record, *, is_new: bool = False) -> Session:
         self._unload_settled()
         place = epochs.place_of(directory)
-        lock = lock_session(place, record.session_id, slot=self._settings.config.server.slot)
+        lock = lock_session(place, record.session_id, make=place == directory, slot=self._settings.config.server.slot)
         try:
             # A server may have been about to take it over from one that has just ended. No await from the lock to the
             # entry in `_sessions`: a beat in between would not look at this session.
@@ -353,7 +352,8 @@ class Registry:
             # Read it again: another server may have moved or deleted the files before it released the lock.
             found = read_record(directory)
             if found is None and not is_new:
-                delete_tree(directory)
+                with suppress(OSError):
+                    epochs.delete_place(place, (LOCK_FILE,), free_place)
                 raise SessionNotFound(f"there is no session {record.session_id!r} any more", "Use another one.")
             record = found or record
             files = SessionFiles(self._home, self._disk, self._tasks, place, record, self._volumes)

@@ -4,21 +4,31 @@ import errno
 import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import anyio
 import pytest
 
 import kernelmcp
 import kernelmcp_kernel
+from kernelmcp.cells.cell import Outputs
 from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, ServerError
+from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, ServerError, StorageFailed
 from kernelmcp.files.paths import as_caller_error
+from kernelmcp.files.regular import Piece
 from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.files.volumes import check_places, check_volumes, kernel_volumes
+from kernelmcp.mcp_server.tools.file_sources import FileSources
+from kernelmcp.output.spool import IN_MEMORY_BYTES
+from kernelmcp.sessions.caller import Caller
 
 # a test may block its own event loop
 
 pytestmark = pytest.mark.anyio
+
+STREAMS = ("stdout", "stderr")
 
 
 def test_a_volume_that_would_let_guests_out_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,3 +207,73 @@ def test_of_a_full_disk_only_what_lies_on_it_is_to_be_deleted(path: str, advised
     assert [word in text for word in ("reset_workspace", "this folder")] == [
         word == advised for word in ("reset_workspace", "this folder")
     ]
+
+
+async def test_of_a_stream_only_the_piece_that_is_asked_for_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = Outputs((2**22, 2**22), tmp_path)
+    text = "".join(f"é{number:06}\n" for number in range(IN_MEMORY_BYTES // 4))
+    for name, written in (("stdout", text), ("stderr", "in memory")):
+        outputs.apply(["text", name, written])
+
+    async def execution(_caller: Caller, execution_id: str) -> SimpleNamespace:
+        return SimpleNamespace(session_id="s", outputs=outputs)
+
+    sizes: list[int] = []
+    pread = os.pread
+
+    def counted(fd: int, size: int, offset: int) -> bytes:
+        sizes.append(size)
+        return pread(fd, size, offset)
+
+    sources = FileSources(Settings(), cast("Any", SimpleNamespace(execution=execution)))
+    caller, no_context = Caller("token:a", lambda: None), cast("Any", None)
+    out, err = [await sources.find(f"kernelmcp://executions/e/{one}", caller, None, no_context) for one in STREAMS]
+    monkeypatch.setattr(os, "pread", counted)
+    whole = text.encode()
+    assert [await out.read(start, 1_000) for start in (0, 10, len(whole) - 1, len(whole), 10**30)] == [
+        Piece(whole[:1_000], len(whole)),
+        Piece(whole[10:1_010], len(whole)),  # within a character
+        Piece(b"\n", len(whole)),
+        Piece(b"", len(whole)),
+        Piece(b"", len(whole)),
+    ]
+    assert await err.read(3, 6) == Piece(b"memory", 9)
+    assert max(sizes) <= 1_000
+    monkeypatch.setattr(outputs.stdout, "_path", tmp_path / "gone")
+    with pytest.raises(StorageFailed, match="could not be read: No such file"):
+        await out.read(0, 1)
+
+
+async def test_a_principal_that_reads_whole_resources_leaves_places_for_others() -> None:
+    reading: list[str] = []
+
+    class Reads:
+        def __init__(self, principal: str) -> None:
+            self.principal = principal
+
+        async def read_resource(self, _uri: str) -> Any:
+            reading.append(self.principal)
+            await ended.wait()
+            return [SimpleNamespace(content="abc")]
+
+    ended = anyio.Event()
+    sources = FileSources(Settings(), cast("Any", SimpleNamespace()))
+    pieces: list[Piece] = []
+
+    async def read(principal: str, uri: str) -> None:
+        source = await sources.find(uri, Caller(principal, lambda: None), None, cast("Any", Reads(principal)))
+        pieces.append(await source.read(1, 1))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(read, "a", "kernelmcp://something")
+        await anyio.wait_all_tasks_blocked()
+        assert reading == ["a", "a"]
+        tasks.start_soon(read, "b", "kernelmcp://something")
+        tasks.start_soon(read, "a", "kernelmcp://views/latest?code=1&wait=1")
+        await anyio.wait_all_tasks_blocked()
+        assert reading == ["a", "a", "b", "a"]
+        ended.set()
+    assert pieces == [Piece(b"b", 3)] * 7

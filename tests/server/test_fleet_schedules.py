@@ -7,7 +7,7 @@ import pytest
 from .fleet_model import World
 
 pytestmark = pytest.mark.slow
-FIRST, SCHEDULES, STEPS = 1_000, 900, 600
+FIRST, SCHEDULES, STEPS = 1_000, 900, 1_200
 
 
 def test_no_confirmed_cell_is_lost_in_hundreds_of_schedules(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from kernelmcp.cells import event
 from kernelmcp.cells.log import CellLog
 from kernelmcp.cells.lookup import requests
-from kernelmcp.errors import SessionInUse
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import SessionDamaged, SessionInUse
 from kernelmcp.executions.ids import MARK_CHARS, is_id, mark_in, mark_of, mint_id
 from kernelmcp.files import epochs
 from kernelmcp.files.home import RECORD_FILES, Home, open_home
@@ -21,24 +22,28 @@ from kernelmcp.files.locks import LOCK_FILE, free_place, lock_session, owner_of_
 from kernelmcp.sessions.fleet import fleet
 from kernelmcp.sessions.fleet.beats import BEAT_SECONDS, DEAD_SECONDS, LOOK_SECONDS, SURE_SECONDS, Beats
 from kernelmcp.sessions.fleet.takeover import take_over
+from kernelmcp.sessions.storage.old_sessions import OldSessions
 from kernelmcp.sessions.storage.record import Record, now, read_record
 from kernelmcp.sessions.storage.stored import StoredSessions
 
 from .fleet_model import World
 from .support import DEADLINE
 
-SCHEDULES, STEPS = 90, 600
+SCHEDULES, STEPS = 90, 1_200
+LAST = (*RECORD_FILES, LOCK_FILE)
 
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, 30))
 def test_no_confirmed_cell_is_lost_whatever_the_order(first: int, tmp_path: Path) -> None:
     """`pytest -m slow` has ten times as many (test_fleet_schedules.py)."""
-    takeovers = 0
+    takeovers = deletions = 0
     for seed in range(first, first + 30):
         world = World(tmp_path / str(seed), seed)
         world.run(STEPS)
         takeovers += world.takeovers
+        deletions += world.deletions
     assert takeovers > 0
+    assert deletions > 0
 
 
 class Clock:
@@ -223,21 +228,45 @@ class TestEpochs:
             (draft / "session.json").write_text("{}")
             epochs.publish(draft)
         epochs.draft_epoch(session)
-        epochs.delete_place(epochs.place_of(session), RECORD_FILES)
+        epochs.delete_place(epochs.place_of(session), LAST, free_place)
         assert not session.exists()
 
     def test_who_was_replaced_deletes_only_its_own(self, session: Path) -> None:
         draft = epochs.draft_epoch(session)
         (draft / "session.json").write_text("newer")
         epochs.publish(draft)
-        epochs.delete_place(session, RECORD_FILES)
+        epochs.delete_place(session, LAST, free_place)
         assert os.listdir(session) == ["epochs"]
         assert (epochs.place_of(session) / "session.json").read_text() == "newer"
+
+    @pytest.mark.parametrize("held", [0, 1])
+    def test_where_a_paused_server_may_write_no_new_session_begins(self, held: int, home: Home) -> None:
+        directory = home.sessions / "s"
+        places = [directory / "epochs" / str(number) if number else directory for number in range(3)]
+        for place in places:
+            place.mkdir(parents=True)
+            for name in ("notebook.jsonl", *LAST):
+                (place / name).write_text(name)
+        paused, owner = (lock_session(place, "s", slot="s1") for place in (places[held], places[2]))
+        epochs.delete_place(places[2], LAST, free_place)
+        owner.close()
+        assert sorted(os.listdir(places[held])) == ([LOCK_FILE] if held else ["epochs", LOCK_FILE])
+        assert paused.is_at(places[held] / LOCK_FILE), "it finds that it has lost the session, and deletes its own"
+        (places[held] / "session.json").write_text("late")
+        assert read_record(directory) is None
+        assert epochs.place_of(directory) == directory / "epochs" / "3"
+
+        swept = OldSessions(Settings(), home, cast("Any", None))
+        swept._sweep_begun()
+        assert epochs.place_of(directory) not in places
+        paused.close()
+        swept._sweep_begun()
+        assert not directory.exists()
 
     def test_a_record_that_is_a_directory_is_deleted_too(self, session: Path) -> None:
         (session / "session.copy.json").unlink()
         (session / "session.copy.json").mkdir()
-        epochs.delete_place(session, (*RECORD_FILES, LOCK_FILE))
+        epochs.delete_place(session, LAST, free_place)
         assert not session.exists()
 
     def test_older_epochs_go_when_nobody_has_them(self, session: Path) -> None:
@@ -263,7 +292,7 @@ class TestEpochs:
             draft = epochs.draft_epoch(session)
             (draft / "session.json").write_text("{}")
             epochs.publish(draft)
-        epochs.delete_place(session / "epochs" / "1", RECORD_FILES)
+        epochs.delete_place(session / "epochs" / "1", LAST, free_place)
         assert epochs.place_of(session).name == "2"
 
 
@@ -308,6 +337,14 @@ class TestTakeover:
         assert os.listdir(directory / "epochs") == []
         assert os.listdir(home.sandboxes) == sandboxes
         assert epochs.place_of(directory) == directory
+
+    def test_a_record_that_is_damaged_is_named_as_its_session(self, home: Home) -> None:
+        directory = self.stored(home)
+        for name in RECORD_FILES:
+            (directory / name).write_text("{")
+        with pytest.raises(SessionDamaged, match="the record of session 's' is damaged") as caught:
+            take_over(home, directory, lambda: True)
+        assert caught.value.context["session_id"] == "s"
 
     def test_what_the_server_lists_is_the_newest(self, home: Home) -> None:
         directory = self.stored(home)

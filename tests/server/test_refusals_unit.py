@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import json
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.shared.exceptions import MCPError
 from mcp_types import SubscribeRequestParams, SubscriptionFilter, SubscriptionsListenRequestParams
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from kernelmcp.cells.cell import Outputs
 from kernelmcp.config import reload
 from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, RateLimited
-from kernelmcp.http import guard
+from kernelmcp.executions.execution import Execution
+from kernelmcp.http import guard, jwt_verifier
 from kernelmcp.http.guard import Gate, Guard
 from kernelmcp.http.mcp_connections import MAX_INITIALIZE_BYTES, whole_message
-from kernelmcp.http.rate_limits import Shares, Throttle
+from kernelmcp.http.rate_limits import Throttle
+from kernelmcp.http.token_identity import Rejected
 from kernelmcp.http.tokens import Authenticator
 from kernelmcp.mcp_server.notifications import MAX_URI_CHARS, Notifications
+from kernelmcp.mcp_server.resources import MAX_WAITING, Resources
+from kernelmcp.mcp_server.views.pages import Asked
+from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.life import State
+from kernelmcp.shares import Shares
 
 pytestmark = pytest.mark.anyio
+RSA_KEY = rsa.generate_private_key(65537, 2048)
 
 
 class Connection:
@@ -44,6 +57,43 @@ def test_nothing_is_always_available() -> None:
         False,
         True,
     ]
+
+
+async def test_one_principal_s_views_do_not_end_the_wait_of_another_s() -> None:
+    callers = {name: Caller(name, lambda: None) for name in ("token:a", "token:b")}
+    execution = Execution("s", "", "", 1.0, Outputs())
+
+    class Sessions:
+        def all(self, _caller: Caller) -> list[Any]:
+            return []
+
+        async def execution(self, _caller: Caller, _execution_id: str) -> Execution:
+            return execution
+
+    class NoneBegun:
+        async def wait_begun(self, _seconds: float) -> None:
+            await anyio.sleep_forever()
+
+    resources = Resources(cast("Any", Sessions()), lambda ctx: callers[cast("Any", ctx).name], cast("Any", None))
+    ended: list[str] = []
+
+    async def read(name: str, uri: str) -> None:
+        asked = Asked.parse(uri)
+        assert asked is not None
+        context = SimpleNamespace(name=name, request_context=SimpleNamespace(request=None))
+        with suppress(ResourceNotFoundError):
+            await resources.view(asked, cast("Any", context), cast("Any", NoneBegun()))
+        ended.append(name)
+
+    latest, page = "kernelmcp://views/latest?code=1-1&wait=20", "kernelmcp://executions/e/view?wait=20&since=0-0-0-0"
+    async with anyio.create_task_group() as tasks:
+        for name, uris in (("token:a", [latest, page] * MAX_WAITING), ("token:b", [latest, page])):
+            for uri in uris:
+                tasks.start_soon(read, name, uri)
+        await anyio.wait_all_tasks_blocked()
+        assert set(ended) == {"token:a"}
+        assert len(ended) > MAX_WAITING
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_request_that_is_refused_after_its_body_was_read_is_answered_at_once(
@@ -205,3 +255,27 @@ async def test_refused_settings_are_not_in_effect_in_part(tmp_path: Path) -> Non
     with pytest.raises(ConfigurationError, match="no"):
         settings.reload()
     assert taken == [500, 2000]
+
+
+@pytest.mark.parametrize(
+    ("published", "accepted"),
+    [(None, ["PS256", "RS256"]), ("RS256", ["RS256"]), ("PS256", ["PS256"]), ("RS384", [])],
+)
+async def test_a_key_verifies_its_algorithm_or_the_listed_ones_of_its_type(
+    published: str | None, accepted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = {**json.loads(RSAAlgorithm.to_jwk(RSA_KEY.public_key())), "kid": "k"}
+
+    async def document(*_: object) -> dict[str, Any]:
+        return {"keys": [key if published is None else {**key, "alg": published}]}
+
+    monkeypatch.setattr(jwt_verifier, "_get", document)
+    issuer = jwt_verifier.Issuer("https://i", "us", "https://i/keys", ("RS256", "PS256", "ES256", "HS256"))
+    claims = {"iss": "https://i", "aud": "us", "sub": "dave", "exp": 2**40}
+    found: list[str] = []
+    for algorithm in ("PS256", "PS384", "RS256", "RS384"):
+        with suppress(Rejected):
+            identity = await issuer.verify(jwt.encode(claims, RSA_KEY, algorithm, {"kid": "k"}))
+            assert identity.principal == "oauth:https://i:dave"
+            found.append(algorithm)
+    assert found == accepted

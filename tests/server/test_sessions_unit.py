@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,14 +14,18 @@ import anyio
 import pytest
 
 from kernelmcp.config.settings import Values
-from kernelmcp.errors import KernelStartFailed
-from kernelmcp.files.home import open_home
+from kernelmcp.errors import KernelStartFailed, SessionNotFound, StorageFailed
+from kernelmcp.files import epochs
+from kernelmcp.files.home import RECORD_FILES, open_home
+from kernelmcp.files.locks import LOCK_FILE, free_place, lock_session
 from kernelmcp.files.workspace import Quota
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.mcp_server.assemble import open_server, release_sessions
 from kernelmcp.sessions.installed_packages import Package
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.storage import old_sessions
+from kernelmcp.sessions.storage.record import Record, now, read_record
 
 from .fake_kernels import CALLER, LONG, FakeKernel, FakePool, opened, settings_of
 
@@ -40,6 +45,48 @@ async def settled() -> None:
     """The loop has done what it can do now."""
     for _ in range(50):
         await asyncio.sleep(0)
+
+
+async def test_who_opens_what_is_being_deleted_leaves_the_marks_of_paused_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(settings_of(tmp_path)) as (registry, _):
+        directory = registry.stored.directory(CALLER.principal, "s")
+        place = directory / "epochs" / "1"
+        place.mkdir(parents=True)
+        record = Record(session_id="s", principal=CALLER.principal, created_at=now(), last_used_at=now())
+        record.write(place)
+        paused = lock_session(directory, "s", slot="s1")
+
+        def read(*_: Any) -> Record:
+            epochs.delete_place(place, (*RECORD_FILES, LOCK_FILE), free_place)  # another server does so just then
+            return record
+
+        monkeypatch.setattr(registry.stored, "record", read)
+        with pytest.raises(SessionNotFound):
+            registry.get(CALLER, "s")
+        assert paused.is_at(directory / LOCK_FILE)
+        assert epochs.place_of(directory) not in (directory, place)
+        paused.close()
+
+
+async def test_an_epoch_that_was_deleted_meanwhile_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(tmp_path)
+    async with opened(settings) as (registry, _):
+        directory = registry.stored.directory(CALLER.principal, "s")
+        (directory / "epochs").mkdir(parents=True)
+        record = Record(session_id="s", principal=CALLER.principal, created_at=now(), last_used_at=now())
+        record.write(directory)  # another server has just begun a session of this name again
+        for module in (epochs, old_sessions):
+            monkeypatch.setattr(module, "place_of", lambda _: directory / "epochs" / "1")
+        with pytest.raises(StorageFailed, match="No such file"):
+            registry.get(CALLER, "s")
+        old = old_sessions.OldSessions(settings, cast("Any", None), cast("Any", None))
+        assert not old._take(directory, record.last_used_at, old._delete)
+        assert os.listdir(directory / "epochs") == []
+        assert read_record(directory) == record
 
 
 async def test_a_reset_that_fails_leaves_the_cells_as_they_are(one: Opened) -> None:

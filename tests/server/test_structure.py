@@ -42,6 +42,7 @@ SERVER_ORDER = [
     "errors",
     "json_bounds",
     "process_start",
+    "shares",
     "version",
 ]
 KERNEL_ORDER = [

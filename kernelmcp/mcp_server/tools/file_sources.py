@@ -4,6 +4,7 @@ Each is read in pieces. The addresses are those of the resources, for clients th
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -13,18 +14,23 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ResourceError
 
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound
+from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound, StorageFailed
 from kernelmcp.files.paths import INSIDE, LOOK, components
 from kernelmcp.files.regular import Piece
 from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
 from kernelmcp.files.workspace import Workspace
 from kernelmcp.mcp_server.results.links import file_uri
+from kernelmcp.mcp_server.views.pages import may_wait
+from kernelmcp.output.spool import Spool
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
+from kernelmcp.shares import Shares
 
 SCHEME = "kernelmcp://"
 _SESSIONS, _EXECUTIONS = f"{SCHEME}sessions/", f"{SCHEME}executions/"
+# Each piece of a resource costs as much as the whole, except for streams: at most this many are read at one time.
+MAX_WHOLES = 4
 
 Read = Callable[[int, int], Awaitable[Piece]]
 """Reads at most so many bytes (the second), beginning at an offset (the first). Raises `ServerError`s only."""
@@ -44,6 +50,7 @@ class FileSources:
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._registry = registry
         self._volumes = VolumeFiles(settings)
+        self._wholes = Shares(lambda: MAX_WHOLES, 1)
 
     async def find(self, path: str, caller: Caller, session_id: str | None, ctx: Context[Any, Any]) -> FileSource:
         """Raises `ServerError`s only."""
@@ -52,7 +59,7 @@ class FileSources:
             if separator:
                 return self._file(unquote(inner), caller, unquote(named))
         if path.startswith(SCHEME):
-            return FileSource(await self._session_of(path, caller, session_id), path, _reader_of_resource(path, ctx))
+            return await self._resource(path, caller, session_id, ctx)
         return self._file(path, caller, session_id)
 
     def _file(self, path: str, caller: Caller, session_id: str | None) -> FileSource:
@@ -76,13 +83,24 @@ class FileSources:
                 raise
             return None
 
-    async def _session_of(self, uri: str, caller: Caller, session_id: str | None) -> str:
+    async def _resource(self, uri: str, caller: Caller, session_id: str | None, ctx: Context[Any, Any]) -> FileSource:
+        named, read = session_id or caller.default_handle or "", self._reader_of_resource(uri, caller, ctx)
         if uri.startswith(_EXECUTIONS):
-            execution = await self._registry.execution(caller, uri.removeprefix(_EXECUTIONS).partition("/")[0])
-            return execution.session_id
-        if uri.startswith(_SESSIONS):
-            return self._registry.get(caller, unquote(uri.removeprefix(_SESSIONS).partition("/")[0])).id
-        return session_id or caller.default_handle or ""
+            execution_id, _, part = uri.removeprefix(_EXECUTIONS).partition("/")
+            execution = await self._registry.execution(caller, execution_id)
+            named = execution.session_id
+            if part in ("stdout", "stderr"):
+                read = _reader_of_stream(execution.outputs.spool(part))
+        elif uri.startswith(_SESSIONS):
+            named = self._registry.get(caller, unquote(uri.removeprefix(_SESSIONS).partition("/")[0])).id
+        return FileSource(named, uri, read)
+
+    def _reader_of_resource(self, uri: str, caller: Caller, ctx: Context[Any, Any]) -> Read:
+        async def read(offset: int, limit: int) -> Piece:
+            async with nullcontext() if may_wait(uri) else self._wholes.turn(caller.principal):
+                return await _piece_of_resource(uri, ctx, offset, limit)
+
+        return read
 
     def _reader_of_volume(self, path: str) -> Read:
         async def read(offset: int, limit: int) -> Piece:
@@ -96,16 +114,24 @@ def name_of(caller: Caller, session: Session | None) -> str:
     return session.id if session is not None else str(caller.default_handle)
 
 
-def _reader_of_resource(uri: str, ctx: Context[Any, Any]) -> Read:
+async def _piece_of_resource(uri: str, ctx: Context[Any, Any], offset: int, limit: int) -> Piece:
+    try:
+        [item] = await ctx.read_resource(uri)
+    except ResourceError as exc:
+        if isinstance(exc.__cause__, ServerError):
+            raise exc.__cause__ from None
+        raise InvalidArgument(str(exc), "Give an address as a result shows it.", argument="path") from exc
+    data = item.content.encode() if isinstance(item.content, str) else item.content
+    return Piece(data[offset : offset + limit], len(data))
+
+
+def _reader_of_stream(spool: Spool) -> Read:
     async def read(offset: int, limit: int) -> Piece:
+        start = min(offset, spool.size)
         try:
-            [item] = await ctx.read_resource(uri)
-        except ResourceError as exc:
-            if isinstance(exc.__cause__, ServerError):
-                raise exc.__cause__ from None
-            raise InvalidArgument(str(exc), "Give an address as a result shows it.", argument="path") from exc
-        data = item.content.encode() if isinstance(item.content, str) else item.content
-        return Piece(data[offset : offset + limit], len(data))
+            return Piece(spool.read_bytes(start, start + limit), spool.size)
+        except OSError as exc:
+            raise StorageFailed(f"this output could not be read: {exc.strerror}", "Try again in a moment.") from exc
 
     return read
 

@@ -20,9 +20,9 @@ from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.cells.lookup import LOG
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError
-from kernelmcp.files.epochs import delete_place, is_superseded, place_of, revoke
+from kernelmcp.files.epochs import delete_place, is_superseded, place_of, revoke, session_directory
 from kernelmcp.files.home import RECORD_FILES, Home
-from kernelmcp.files.locks import LOCK_FILE, lock_session
+from kernelmcp.files.locks import LOCK_FILE, free_place, lock_session
 from kernelmcp.sessions.storage.disk_use import CHECK_SECONDS, DiskUse
 from kernelmcp.sessions.storage.record import Record, read_record
 
@@ -78,16 +78,14 @@ class OldSessions:
 
     def _sweep_begun(self) -> None:
         """Delete directories with nothing but a lock and a log, from servers that were killed, or got no kernel, while
-        they made a session: nobody was told of it."""
+        they made a session: nobody was told of it. And empty epochs, which a deleted session has left."""
         for directory in self._home.sessions.iterdir():
             with suppress(ServerError, OSError):
-                if not _is_begun(directory):
+                if not _is_begun(place := place_of(directory)):
                     continue
-                with closing(lock_session(directory, directory.name, make=False)):
-                    if _is_begun(directory):  # nobody has finished it meanwhile
-                        (directory / LOG).unlink(missing_ok=True)
-                        (directory / LOCK_FILE).unlink()
-                        directory.rmdir()
+                with closing(lock_session(place, directory.name, make=False)):
+                    if _is_begun(place):  # nobody has finished it meanwhile
+                        delete_place(place, (LOG, LOCK_FILE), free_place)
 
     def sweep_trash(self) -> None:
         """Restore or delete the sessions in the trash. Blocking."""
@@ -123,7 +121,7 @@ class OldSessions:
         if not directory.is_dir():
             return False
         try:
-            lock = lock_session(place := place_of(directory), directory.name)
+            lock = lock_session(place := place_of(directory), directory.name, make=False)
         except (ServerError, OSError):
             return False
         try:
@@ -152,12 +150,13 @@ class OldSessions:
         for name in record.sandboxes:
             self._home.sandbox(name).delete()
         (directory / DATES_FILE).unlink(missing_ok=True)
-        delete_place(place_of(directory), (*RECORD_FILES, LOCK_FILE))  # what is partly deleted has a record, and a lock
+        # What is partly deleted has a record, and a lock.
+        delete_place(place_of(directory), (*RECORD_FILES, LOCK_FILE), free_place)
 
 
-def _is_begun(directory: Path) -> bool:
-    found = os.listdir(directory)
-    return LOCK_FILE in found and BEGUN.issuperset(found)
+def _is_begun(place: Path) -> bool:
+    found = os.listdir(place)
+    return BEGUN.issuperset(found) and (LOCK_FILE in found or session_directory(place) != place)
 
 
 def _dates(directory: Path) -> set[str]:

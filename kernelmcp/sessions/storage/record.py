@@ -202,7 +202,7 @@ def read_record(directory: Path) -> Record | None:
 
 
 def _name_of(directory: Path) -> str:
-    return directory.name.rpartition("~")[2]  # without the mark of its principal
+    return session_directory(directory).name.rpartition("~")[2]  # without the mark of its principal
 
 
 def _not_now(directory: Path, error: OSError) -> StorageFailed:

@@ -17,7 +17,7 @@ from kernelmcp.errors import ServerError, SessionDamaged
 from kernelmcp.files.epochs import delete_place, session_directory
 from kernelmcp.files.home import RECORD_FILES, Home, SandboxDirectory
 from kernelmcp.files.listing import Entry
-from kernelmcp.files.locks import LOCK_FILE
+from kernelmcp.files.locks import LOCK_FILE, free_place
 from kernelmcp.files.tree_copy import Copied
 from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED, Quota, Workspace
@@ -240,7 +240,7 @@ class SessionFiles:
         OSError."""
         if self.sandbox is not None:
             self.sandbox.delete_for_good()
-        delete_place(self._place, (*RECORD_FILES, LOCK_FILE))
+        delete_place(self._place, (*RECORD_FILES, LOCK_FILE), free_place)
 
     # -- the record ---------------------------------------------------------------------------------------------
 
