@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -87,8 +88,10 @@ def test_a_former_image_is_used_where_the_settings_permit_its_packages(
     use(monkeypatch, tmp_path, packages)
     listing = tmp_path / "images" / f"{STEM}.json"
     write_image(listing, f"build+{STEM}")
+    os.utime(listing, (0, 0))
     found = find_with_id(identity)
     assert (found is not None and found.image == listing.with_suffix(".img")) == is_found
+    assert (listing.stat().st_mtime > 0) == is_found, "one that is used is not the first to be deleted"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -175,8 +177,13 @@ def find_with_id(identity: str) -> Prepared | None:
     packages, stem = settings().packages, identity.rpartition("+")[2]
     if not packages.enabled or packages.allowed is not None or not re.fullmatch(r"[0-9a-f]{32}", stem):
         return None  # for which requirements an image was made nobody knows any more
-    found = _read(data_home() / "images" / f"{stem}.json")
-    return found if found and found.build_id == identity else None
+    listing = data_home() / "images" / f"{stem}.json"
+    found = _read(listing)
+    if found is None or found.build_id != identity:
+        return None
+    with suppress(OSError):
+        os.utime(listing)  # `prepare` keeps the newest
+    return found
 
 
 def _read(listing: Path) -> Prepared | None:
