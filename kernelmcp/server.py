@@ -86,13 +86,15 @@ class Server:
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
         """The server's life without a port: required while `http_app()` is used. Raises `ConfigurationError`."""
         self._check_free()
-        async with self._open() as running, self._the_web().serving(running):
-            self._is_mounted = True
-            try:
-                yield
-            finally:
-                self._is_mounted = False
-                await self._drain(running)
+        self._is_mounted = True
+        try:
+            async with self._open() as running, self._the_web().serving(running):
+                try:
+                    yield
+                finally:
+                    await self._drain(running)
+        finally:
+            self._is_mounted = False
 
     async def start_http(self) -> None:
         """Listen on the configured address. Returns once it listens. Raises `ConfigurationError`."""

@@ -26,6 +26,8 @@ from kernelmcp.process_start import users_umask
 MAX_SCANNED = 1_000
 MAX_NAMED = 12
 MAX_NAMED_CHARS = 400
+# Of each name: guests choose them, and a comparison takes time in proportion to the product of their lengths.
+MAX_COMPARED_CHARS = 48
 
 
 def is_in_volume(path: str) -> bool:
@@ -150,6 +152,6 @@ def names_in(volume: dict[str, str]) -> list[str]:
 
 def resembling(missing: str, names: list[str]) -> list[str]:
     """Likely corrections of a missing path, the best first."""
-    wanted = re.split(r"[/\\]", missing)[-1].casefold()
-    by_key = {name.casefold(): name for name in reversed(names)}
+    wanted = re.split(r"[/\\]", missing)[-1].casefold()[:MAX_COMPARED_CHARS]
+    by_key = {name.casefold()[:MAX_COMPARED_CHARS]: name for name in reversed(names)}
     return [by_key[key] for key in get_close_matches(wanted, by_key, MAX_NAMED, 0.75)]

@@ -41,6 +41,10 @@ class Replay:
         except TimeoutError:
             pass
 
+    def cancel(self) -> None:
+        """Interrupt the cell that runs; those that wait do not run."""
+        self._session.queue.interrupt(self.current)
+
     def _note_end(self, execution: Execution) -> None:
         is_well = execution.status == "ok" or (execution.status == "error" and execution in self._may_fail)
         if is_well or self.failed is not None:

@@ -191,6 +191,31 @@ async def test_started_and_ended_by_a_program_twice(tmp_path: Path, kernelspec: 
 
 
 @pytest.mark.anyio
+async def test_it_has_one_life_at_a_time_from_its_first_moment(
+    tmp_path: Path, kernelspec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = create_server(settings(tmp_path, kernelspec))
+    opening = asyncio.Event()
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[None]:
+        opening.set()
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(server, "_open", opened)
+    first = asyncio.ensure_future(server.lifespan().__aenter__())
+    await opening.wait()
+    with pytest.raises(RuntimeError, match="running already"):
+        async with asyncio.timeout(DEADLINE), server.lifespan():
+            pass
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert not server._is_mounted
+
+
+@pytest.mark.anyio
 async def test_what_the_command_refuses_a_program_is_refused_too(tmp_path: Path, kernelspec: str) -> None:
     http = {"port": 0}
     home = settings(tmp_path, kernelspec, transport_http=http, volumes={"home": {"path": str(tmp_path)}})

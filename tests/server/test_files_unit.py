@@ -1,6 +1,7 @@
 """Files of a session through a real client: in and out, what a cell changed, limits, damage."""
 
 import errno
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -16,11 +17,13 @@ from kernelmcp.cells.cell import Outputs
 from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, ServerError, StorageFailed
+from kernelmcp.files.listing import Entry
 from kernelmcp.files.paths import as_caller_error
 from kernelmcp.files.regular import Piece
-from kernelmcp.files.volume_files import VolumeFiles
+from kernelmcp.files.volume_files import MAX_COMPARED_CHARS, VolumeFiles, resembling
 from kernelmcp.files.volumes import check_places, check_volumes, kernel_volumes
 from kernelmcp.mcp_server.tools.file_sources import FileSources
+from kernelmcp.mcp_server.tools.file_tools import _fitting
 from kernelmcp.output.spool import IN_MEMORY_BYTES
 from kernelmcp.sessions.caller import Caller
 
@@ -277,3 +280,17 @@ async def test_a_principal_that_reads_whole_resources_leaves_places_for_others()
         assert reading == ["a", "a", "b", "a"]
         ended.set()
     assert pieces == [Piece(b"b", 3)] * 7
+
+
+def test_resembling_names_are_found_by_their_beginnings() -> None:
+    """A guest chooses the names: a comparison of long ones takes time in proportion to the square of their lengths."""
+    beginning, other = "abcd" * (MAX_COMPARED_CHARS // 4), "wxyz" * MAX_COMPARED_CHARS
+    assert resembling(beginning + "x" * 150, [other, beginning + "y" * 150]) == [beginning + "y" * 150]
+    assert resembling("Report.csv", ["other.txt", "report.CSV"]) == ["report.CSV"]
+
+
+def test_a_list_of_names_fits_a_result_twice() -> None:
+    names = ["\x01" * 100 + str(number) for number in range(1000)]
+    files = _fitting([Entry(name, 1, 0) for name in names])
+    assert 0 < 2 * len(json.dumps([file.path for file in files])) < 250_000
+    assert len(_fitting([Entry(f"data/part-{number}.csv", 1, 0) for number in range(1000)])) == 1000

@@ -24,7 +24,7 @@ from kernelmcp.cells.cell import Outputs
 from kernelmcp.config import reload
 from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import ConfigurationError, RateLimited
+from kernelmcp.errors import ConfigurationError, RateLimited, ServerError
 from kernelmcp.executions.execution import Execution
 from kernelmcp.http import guard, jwt_verifier
 from kernelmcp.http.guard import Gate, Guard
@@ -34,6 +34,7 @@ from kernelmcp.http.token_identity import Rejected
 from kernelmcp.http.tokens import Authenticator
 from kernelmcp.mcp_server.notifications import MAX_URI_CHARS, Notifications
 from kernelmcp.mcp_server.resources import MAX_WAITING, Resources
+from kernelmcp.mcp_server.tools import package_tools
 from kernelmcp.mcp_server.views.pages import Asked
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.life import State
@@ -279,3 +280,12 @@ async def test_a_key_verifies_its_algorithm_or_the_listed_ones_of_its_type(
             assert identity.principal == "oauth:https://i:dave"
             found.append(algorithm)
     assert found == accepted
+
+
+def test_a_failed_installation_names_the_session_that_was_made_for_it() -> None:
+    error = SimpleNamespace(name="PackageNotFound", value="no package nosuch", traceback=[])
+    execution: Any = SimpleNamespace(failure=None, status="error", error=error, session_id="new", id="e")
+    for note, told in (("\n[This is the new session new.]", ["[This is the new session new.]"]), ("", [])):
+        with pytest.raises(ServerError) as raised:
+            package_tools._result(execution, note, 1000)
+        assert raised.value.suggestions[1:] == told

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from anyio import to_thread
 from mcp import Client
@@ -98,6 +99,23 @@ async def test_it_stops_at_the_first_cell_that_fails_now(connect: Connect) -> No
         assert (fields["replay"]["ended"], fields["replay"]["status"]) == (3, "error")
         _, fields = await call(client, "execute_code", session_id="s", code="ran, 'too_far' in dir()")
         assert fields["result"] == "(True, False)"
+
+
+async def test_who_gives_up_on_a_notebook_ends_it(connect: Connect, tmp_path: Path) -> None:
+    async with connect() as client:
+        begun = "open('begun', 'w').close()\nwhile True: pass"
+        await call(client, "write_file", session_id="s", path="n.ipynb", content=notebook(begun, "later = 1"))
+
+        async def create() -> None:
+            await call(client, "create_session", session_id="s", from_notebook="n.ipynb")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(create)
+            while not list(tmp_path.rglob("begun")):  # noqa: ASYNC110, ASYNC240
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+        _, fields = await call(client, "execute_code", session_id="s", code="'later' in dir()")
+        assert fields["result"] == "False"
 
 
 async def test_a_long_one_goes_on_and_nothing_comes_between(connect: Connect) -> None:

@@ -3,6 +3,7 @@
 They work on stopped sessions without starting them. Docstrings are written for the model that reads them.
 """
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -40,7 +41,7 @@ MAX_PIECE_BYTES = 64 * 1024
 MAX_LINES = 100
 MAX_TEXT_CHARS = 6_000
 # Names in the structure: a name may have 4,000 bytes, and JSON may escape each with six.
-MAX_NAMES_CHARS = 100_000
+MAX_NAMES_CHARS = 200_000
 
 
 class FileTools:
@@ -233,7 +234,7 @@ def _fitting(files: list[Entry]) -> list[Entry]:
     """As many as a result has room for."""
     room = MAX_NAMES_CHARS
     for number, file in enumerate(files):
-        room -= len(file.path)
+        room -= 2 * len(json.dumps(file.path))  # in the structure, and in `_meta`
         if room < 0:
             return files[:number]
     return files

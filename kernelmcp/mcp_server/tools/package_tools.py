@@ -111,7 +111,10 @@ def _result(execution: Execution, note: str, budget: int) -> CallToolResult:
     if execution.failure is not None:
         raise execution.failure
     if execution.status not in ("ok", "running"):
-        raise installs.server_error(execution)
+        error = installs.server_error(execution)
+        if note:
+            error.suggestions.append(note.strip())
+        raise error
     found = installs.installation_of(execution)
     result: schemas.InstallResult = {
         "session_id": execution.session_id,

@@ -3,6 +3,7 @@
 Docstrings are written for the model that reads them.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, SessionNotFound
 from kernelmcp.mcp_server import schemas
+from kernelmcp.mcp_server.callers import gave_up
 from kernelmcp.mcp_server.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
 from kernelmcp.mcp_server.notebook_sources import NotebookSources
 from kernelmcp.mcp_server.results.replayed import replayed
@@ -95,7 +97,12 @@ class SessionTools:
         text = f"Session {session.id} {'is ready' if created else f'existed already: {stays}'}."
         if cells is not None:
             replay = Replay(session, cells)
-            await replay.wait(self._settings.config.sessions.inline_wait_seconds)
+            try:
+                await replay.wait(self._settings.config.sessions.inline_wait_seconds)
+            except asyncio.CancelledError:
+                if gave_up(ctx):
+                    replay.cancel()
+                raise
             result["replay"], about = replayed(replay)
             text = f"{text} {about}"
         return structured_result(result, text)

@@ -29,6 +29,7 @@ MOVE_SECONDS = 60.0
 # Names from a guest: of what does not come back, or stands in the way.
 MAX_NAMES = 20
 MAX_NAME_CHARS = 200
+_NO_BRACKETS = str.maketrans("[]", "()")
 
 
 class StateNotSaved(Exception):
@@ -187,6 +188,7 @@ def _not_saved(exc: Exception) -> StateNotSaved:
 
 
 def names_of(found: object) -> list[str]:
-    """Names that a guest may have chosen: few, short, each once, and in one line."""
-    names: Iterable[str] = (clean(each)[:MAX_NAME_CHARS] for each in as_list(found) if isinstance(each, str))
+    """Names that a guest may have chosen: few, short, each once, in one line, and without the brackets of a note."""
+    texts = (each.translate(_NO_BRACKETS) for each in as_list(found) if isinstance(each, str))
+    names: Iterable[str] = (clean(text)[:MAX_NAME_CHARS] for text in texts)
     return list(dict.fromkeys(name if name.isprintable() else repr(name) for name in names))[:MAX_NAMES]
