@@ -6,6 +6,7 @@ Must not know static tokens or requests.
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import httpx2
@@ -36,13 +37,15 @@ log = structlog.get_logger(__name__)
 
 
 class Issuer:
-    """One authorization server."""
+    """One authorization server. `algorithms()`: those that are accepted now."""
 
-    def __init__(self, issuer: str, audience: str, jwks_url: str | None, algorithms: tuple[str, ...]) -> None:
+    def __init__(
+        self, issuer: str, audience: str, jwks_url: str | None, algorithms: Callable[[], Sequence[str]]
+    ) -> None:
         self.issuer = issuer
         self._audience = audience
         self._jwks_url = jwks_url
-        self._algorithms = [name for name in algorithms if not name.startswith("HS") and name != "none"]
+        self._algorithms = algorithms
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._fetched = -KEYS_LIFE_SECONDS
         self._tried = -REFETCH_SECONDS
@@ -71,7 +74,8 @@ class Issuer:
     def _algorithms_for(self, key: jwt.PyJWK) -> list[str]:
         """The algorithm that the issuer publishes with the key, if any: the token's own claim does not count."""
         named = key.algorithm_name
-        return [name for name in self._algorithms if not named or name == named]
+        accepted = [name for name in self._algorithms() if not name.startswith("HS") and name != "none"]
+        return [name for name in accepted if not named or name == named]
 
     async def _key(self, kid: str | None) -> jwt.PyJWK:
         now = time.monotonic()
