@@ -8,11 +8,11 @@ from typing import Literal, Self, cast
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from kernelmcp.config.allowed_hosts import check_headers, check_host
-from kernelmcp.config.section import Section, UserPath
+from kernelmcp.config.section import Section, UserPath, UserText
 
 
 class Volume(Section):
-    path: Path
+    path: UserPath
     """The directory on the host: absolute, and neither inside the server's own directories nor around them."""
     mode: Literal["ro", "rw"] = "ro"
     """`ro`: guests may only read it; `rw`: they may write too. Read-only is the default because anybody may have
@@ -122,10 +122,10 @@ class PackagesSection(Section):
     as a guest is, with no network and none of a session's files."""
     index_url: str | None = None
     """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
-    pyodide_url: str | None = None
+    pyodide_url: UserText | None = None
     """Where the files of Pyodide's own distribution (numpy and some 280 more) are: the address of a mirror, or a
     local folder. Each file is checked against the sha256 in the runtime's lock file. Default: the project's CDN."""
-    wheel_folders: list[str] = []
+    wheel_folders: list[UserText] = []
     """Local folders with wheels that may be installed too; `kernelmcp build-wheel` fills one under `server.home` that
     always counts."""
     preinstalled: list[str] = []

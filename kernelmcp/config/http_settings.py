@@ -42,7 +42,7 @@ class HttpSection(Section):
     """Addresses or networks of reverse proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed. `*`
     believes everybody: a client behind a proxy that adds to what it was sent then chooses its own address."""
     auth_token: SecretStr | None = Field(default=None, min_length=1)
-    """One bearer token; its holder is the principal `default`. For several, see `[auth]`."""
+    """One bearer token; its holder is the principal `token:default`. For several, see `[auth]`."""
     rate_limit_requests: int = Field(default=6000, ge=0)
     """Requests per principal and window; more get 429 with Retry-After. 0: no limit. The default stops loops only."""
     rate_limit_window_seconds: float = Field(default=60, gt=0)
@@ -50,7 +50,8 @@ class HttpSection(Section):
     max_concurrent_requests: int = Field(default=256, ge=1)
     """Requests being answered at one time; more get 503 with Retry-After. Streams of events are counted apart."""
     max_streams: int = Field(default=1024, ge=1)
-    """Open streams of events: GET, SSE and `subscriptions/listen`. Each costs a connection and about 50 kB."""
+    """Open streams of events: GET, SSE and `subscriptions/listen`. Each costs a connection and about 50 kB.
+    As many MCP connections of older clients may be open."""
     request_timeout_seconds: float = Field(default=120, gt=0)
     """Time for one request, from its head to the end of the answer, seconds; at least `inline_wait_seconds` + 15. A
     call answers `running` before that, so only a client that sends slowly, or a fault, runs into it."""
@@ -80,7 +81,7 @@ def is_token(text: str) -> bool:
 
 class AuthSection(Section):
     tokens: dict[str, SecretStr] = {}
-    """Bearer tokens, each under the name of its holder, who is a principal of that name."""
+    """Bearer tokens, each under the name of its holder, who is the principal `token:NAME`."""
     tokens_file: UserPath | None = None
     """A TOML file of `name = "token"` lines. It is read again when it changes: a new token works at once, a deleted one
     stops working."""

@@ -115,7 +115,9 @@ def _merged(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _place(named: Path | str | None, default: Path) -> Place:
-    return Place(Path(named).absolute(), named=True) if named else Place(default.absolute(), named=False)
+    if not named:
+        return Place(default.absolute(), named=False)
+    return Place(Path(os.path.expanduser(named)).absolute(), named=True)
 
 
 def _read(place: Place) -> dict[str, Any]:

@@ -14,8 +14,14 @@ def _expanded(path: Path) -> Path:
         raise ValueError(f"{path} has no home directory") from exc
 
 
+def _expanded_text(text: str) -> str:
+    return str(_expanded(Path(text))) if text.startswith("~") else text
+
+
 UserPath = Annotated[Path, AfterValidator(_expanded)]
 """A path in which ~ is the home directory, also where no shell has read it."""
+UserText = Annotated[str, AfterValidator(_expanded_text)]
+"""A text that may be such a path."""
 
 
 class Section(BaseModel):

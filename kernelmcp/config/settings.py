@@ -33,6 +33,7 @@ FIXED_AT_START = (
     "auth.audience",
     "auth.jwks_url",
     "auth.resource_url",
+    "sessions.continue_default",
     "telemetry",
     "tools",
     "logging.file",

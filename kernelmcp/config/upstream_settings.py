@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 
 from kernelmcp.config.choices import CLIENTS
-from kernelmcp.config.section import Section
+from kernelmcp.config.section import Section, UserText
 
 Decision = Literal["allow", "ask", "deny"]
 PersonalKind = Literal["email", "phone", "card"]
@@ -116,7 +116,7 @@ class UpstreamsSection(Section):
     """Results of one execution together, MiB."""
     call_seconds_per_execution: float = Field(default=600, gt=0)
     """Time that the calls of one execution may take together, seconds; calls at one time each count."""
-    audit_file: str = "audit.jsonl"
+    audit_file: UserText = "audit.jsonl"
     """File that logs each call: in the home, unless the path is absolute. Empty: none."""
     audit_values: bool = False
     """Log the arguments' values as well, and not only their names and a hash."""

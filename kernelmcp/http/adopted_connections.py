@@ -57,10 +57,10 @@ class AdoptedConnections:
 
         return sending
 
-    async def adopt(self, connection: str, scope: Scope, check_room: Callable[[str], None]) -> None:
+    async def adopt(self, connection: str, scope: Scope, take_place: Callable[[], None]) -> None:
         """Make a connection known to mcp's manager if there is a record of it, and end it here if another server has
-        ended it. Of several requests at once, one adopts it and the others wait. Raises what `check_room` raises for
-        the principal, and `ServerBusy`; a DELETE needs no room."""
+        ended it. Of several requests at once, one adopts it and the others wait. Raises what `take_place` raises, and
+        `ServerBusy`; a DELETE needs no place."""
         version = Headers(scope=scope).get("mcp-protocol-version")
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             return  # this era has no connections, whatever header a client sends
@@ -76,7 +76,7 @@ class AdoptedConnections:
             if opening is None:
                 return
             if scope["method"] != "DELETE":
-                check_room(principal)
+                take_place()
                 self._check_sessions()
             await self._open(connection, scope, opening)
             self._recorded.add(connection)

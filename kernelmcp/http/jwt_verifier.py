@@ -6,6 +6,7 @@ Must not know static tokens or requests.
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import httpx2
@@ -38,13 +39,15 @@ log = structlog.get_logger(__name__)
 
 
 class Issuer:
-    """One authorization server."""
+    """One authorization server. `algorithms()`: those that are accepted now."""
 
-    def __init__(self, issuer: str, audience: str, jwks_url: str | None, algorithms: tuple[str, ...]) -> None:
+    def __init__(
+        self, issuer: str, audience: str, jwks_url: str | None, algorithms: Callable[[], Sequence[str]]
+    ) -> None:
         self.issuer = issuer
         self._audience = audience
         self._jwks_url = jwks_url
-        self._algorithms = [name for name in algorithms if not name.startswith("HS") and name != "none"]
+        self._algorithms = algorithms
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._fetched = -KEYS_LIFE_SECONDS
         self._tried = -REFETCH_SECONDS
@@ -76,7 +79,7 @@ class Issuer:
         allowed = {key.algorithm_name}
         if key.key_type == "RSA" and not key._jwk_data.get("alg"):  # pyright: ignore[reportPrivateUsage]
             allowed = _RSA  # PyJWT says RS256
-        return [name for name in self._algorithms if name in allowed]
+        return [name for name in self._algorithms() if name in allowed and not name.startswith("HS") and name != "none"]
 
     async def _key(self, kid: str | None) -> jwt.PyJWK:
         now = time.monotonic()

@@ -6,8 +6,8 @@ transport closes the streams of pending calls, so the calls are ended first.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,14 +19,14 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, JSONRPCNotification, JSONRPCRequest
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from kernelmcp.errors import RateLimited
 from kernelmcp.http.adopted_connections import AdoptedConnections
 from kernelmcp.http.first_steps import explaining
 from kernelmcp.http.guard import CANCEL, replaying, share_of
 from kernelmcp.http.rate_limits import BUSY_RETRY_SECONDS, LEAST_PLACES, Throttle
-from kernelmcp.mcp_server.callers import ANONYMOUS, CLOSING_KEY, GONE_KEY, Callers, principal_of
+from kernelmcp.mcp_server.callers import CLOSING_KEY, GONE_KEY, Callers, principal_of
 from kernelmcp.mcp_server.tools.contract_tool import HEADERS
 from kernelmcp.mcp_server.views.pages import may_wait
 from kernelmcp.output.sanitize import as_dict
@@ -83,6 +83,8 @@ class Connections:
         self._callers = callers
         self._adopted = adopted
         self._connections: dict[tuple[str, str], _Connection] = {}
+        self._shares: dict[str | object, str] = {}
+        """Whose share each open connection uses, by its id; one that is being opened has an object instead."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Events have no ids here, so there is nothing to resume after; the specification lets a server start again.
@@ -113,7 +115,7 @@ class Connections:
             _complete(scope, head.mirrored)
             if connection is None:
                 if method == INITIALIZE:
-                    self._check_room(principal_of(scope))
+                    send = held.enter_context(self._opening(share_of(scope), send))
                     if self._adopted is not None:
                         send = self._adopted.keeping(scope, head.opening, send)
                 await self._app(scope, replay, explaining(send))
@@ -139,7 +141,7 @@ class Connections:
 
     async def _adopt(self, connection: str, scope: Scope) -> None:
         if self._adopted is not None:
-            await self._adopted.adopt(connection, scope, self._check_room)
+            await self._adopted.adopt(connection, scope, lambda: self._take_place(connection, share_of(scope)))
 
     async def _let_go(self, connection: str, method: str | None, request_id: str | int | None) -> None:
         """Drop the answer: the client has received it, or has gone. mcp keeps an unclaimed answer, and a connection's
@@ -157,11 +159,31 @@ class Connections:
                 for message in (cancel, PING):
                     await transport._read_stream_writer.send(SessionMessage(message))
 
-    def _check_room(self, principal: str) -> None:
-        """Raises `RateLimited` if the principal has as many connections open as others can still open."""
+    @contextmanager
+    def _opening(self, share: str, send: Send) -> Iterator[Send]:
+        """Count a connection that is being opened, from the answer on by its id. Raises `RateLimited`."""
+        place = object()
+        self._take_place(place, share)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                del self._shares[place]
+                if (connection := Headers(raw=message["headers"]).get("mcp-session-id")) is not None:
+                    self._shares[connection] = share
+            await send(message)
+
+        try:
+            yield sending
+        finally:
+            self._shares.pop(place, None)
+
+    def _take_place(self, connection: str | object, share: str) -> None:
+        """Raises `RateLimited` if this share has as many connections open as others can still open."""
         manager: Any = self._manager
-        opened, owners = manager._server_instances, manager._session_owners
-        mine = sum((owners.get(each) or {"client_id": ANONYMOUS})["client_id"] == principal for each in opened)
+        opened = manager._server_instances
+        for each in [each for each in self._shares if isinstance(each, str) and each not in opened]:
+            del self._shares[each]  # it has ended
+        mine = sum(each == share for each in self._shares.values())
         left = (self._manager.max_sessions or 0) - len(opened)
         if mine >= max(left, LEAST_PLACES):
             raise RateLimited(
@@ -169,6 +191,7 @@ class Connections:
                 "Close those that you no longer need (DELETE with their Mcp-Session-Id).",
                 retry_after_seconds=BUSY_RETRY_SECONDS,
             )
+        self._shares[connection] = share
 
     @asynccontextmanager
     async def _under_way(self, key: tuple[str, str], call: object) -> AsyncIterator[anyio.Event]:

@@ -16,7 +16,6 @@ import structlog
 
 from kernelmcp.atomic import read_small
 from kernelmcp.config.http_settings import UNSENDABLE, is_token
-from kernelmcp.config.models import AuthSection
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.http.token_identity import Identity, Rejected
@@ -41,7 +40,7 @@ class Authenticator:
         self._settings = settings
         self._file: TokenFile | None = None
         self._was_required = False
-        self.issuer = _issuer(settings.config.auth)
+        self.issuer = _issuer(settings)
         self._check()
         settings.on_change(self._check)
 
@@ -133,7 +132,8 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
-def _issuer(section: AuthSection) -> "Issuer | None":
+def _issuer(settings: Settings) -> "Issuer | None":
+    section = settings.config.auth
     if section.issuer is None:
         return None
     audience = section.audience or section.resource_url
@@ -144,4 +144,4 @@ def _issuer(section: AuthSection) -> "Issuer | None":
         )
     from kernelmcp.http.jwt_verifier import Issuer
 
-    return Issuer(section.issuer, audience, section.jwks_url, tuple(section.algorithms))
+    return Issuer(section.issuer, audience, section.jwks_url, lambda: settings.config.auth.algorithms)

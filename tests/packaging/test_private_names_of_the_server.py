@@ -85,7 +85,6 @@ NAMES: dict[str, list[tuple[str, type, str]]] = {
     ],
     "kernelmcp/http/mcp_connections.py": [
         ("mcp", StreamableHTTPSessionManager, "_server_instances"),
-        ("mcp", StreamableHTTPSessionManager, "_session_owners"),
         ("mcp", StreamableHTTPServerTransport, "close_sse_stream"),
         ("mcp", StreamableHTTPServerTransport, "_read_stream_writer"),
     ],

@@ -198,6 +198,22 @@ def test_a_full_server_adopts_nothing_but_ends_connections(tmp_path: Path) -> No
         content(moving.call(second, "get_sessions"))
 
 
+def test_adopted_connections_of_one_address_leave_room_for_others(tmp_path: Path) -> None:
+    limits = {"TRANSPORT_HTTP__MAX_STREAMS": "4", "TRANSPORT_HTTP__TRUSTED_PROXIES": "127.0.0.1"}
+    with slot(tmp_path, "s1") as first, slot(tmp_path, "s2", **limits) as second:
+        moving = [OldClient(first) for _ in range(4)]
+        first.stop(signal.SIGKILL)
+
+        def ask(client: OldClient, address: str) -> int:
+            client.headers["X-Forwarded-For"] = address
+            return client.post(second, LIST_RESOURCES).status_code
+
+        assert [ask(client, "203.0.113.1") for client in moving[:3]] == [200, 200, 429]
+        assert ask(moving[3], "203.0.113.2") == 200
+        # Requests to one that is open take no place, from wherever they come.
+        assert ask(moving[0], "203.0.113.2") == 200
+
+
 def put_text(text: str) -> Callable[[Path], object]:
     return lambda file: file.write_text(text)
 

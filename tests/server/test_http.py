@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -15,6 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
+
+from kernelmcp.config.load import load
+from kernelmcp.http.token_identity import Rejected
+from kernelmcp.http.tokens import Authenticator
 
 from .http_support import INITIALIZE, HttpServer, error_code, run, serving
 from .support import wait_until
@@ -296,6 +301,20 @@ def test_a_jwt_of_the_issuer_opens_and_no_other(server: HttpServer, issuer: str)
     assert 'error="insufficient_scope"' in short.headers["www-authenticate"]
     # Made-up keys don't make us ask the issuer again and again.
     assert Issuer.asked <= 2
+
+
+@pytest.mark.anyio
+async def test_an_algorithm_that_is_removed_is_not_accepted_any_more(tmp_path: Path, issuer: str) -> None:
+    file = tmp_path / "mcp.toml"
+    auth = f'[auth]\nissuer = "{issuer}"\naudience = "{RESOURCE}"\n'
+    file.write_text(auth)
+    settings = load(file, environ={"KERNELMCP_HOME": str(tmp_path)})
+    authenticator = Authenticator(settings)
+    assert (await authenticator.authenticate(make_jwt(issuer))).principal.endswith(":dave")
+    file.write_text(f'{auth}algorithms = ["ES256"]\n')
+    assert settings.reload() == (["auth.algorithms"], [])
+    with pytest.raises(Rejected):
+        await authenticator.authenticate(make_jwt(issuer))
 
 
 def test_the_protected_resource_metadata_names_the_issuer(server: HttpServer, issuer: str) -> None:

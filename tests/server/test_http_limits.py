@@ -244,6 +244,27 @@ async def test_the_calls_streams_and_connections_of_one_leave_room_for_others(tm
         assert sorted(one.result() for one in [*streams, other]) == [200] * 5 + [429] * 2
 
 
+def test_without_tokens_the_mcp_connections_of_one_address_leave_room_for_others(tmp_path: Path) -> None:
+    settings = {"MAX_STREAMS": "8", "TRUSTED_PROXIES": "127.0.0.1"}
+    with serving(tmp_path, **{f"TRANSPORT_HTTP__{name}": value for name, value in settings.items()}) as server:
+
+        def opened(address: str) -> httpx2.Response:
+            return server.post(INITIALIZE, **{"X-Forwarded-For": address})
+
+        ones = [opened("203.0.113.1") for _ in range(6)]
+        assert [answer.status_code for answer in ones] == [200] * 4 + [429] * 2
+        assert [opened("203.0.113.2").status_code for _ in range(3)] == [200, 200, 429]
+        # Whoever ends one, it is the first address that has room again.
+        ended = {"Mcp-Session-Id": ones[0].headers["mcp-session-id"], "X-Forwarded-For": "203.0.113.2"}
+        assert server.http.delete(server.mcp, headers=ended).status_code == 200
+        assert server.http.delete(server.mcp, headers=ended).status_code == 404
+        assert server.post(b"{", **{"X-Forwarded-For": "203.0.113.1"}).status_code == 400, "opens nothing"
+        assert [opened("203.0.113.1").status_code for _ in range(2)] == [429, 429], "three, and three are left"
+        ended["Mcp-Session-Id"] = ones[1].headers["mcp-session-id"]
+        assert server.http.delete(server.mcp, headers=ended).status_code == 200
+        assert [opened("203.0.113.1").status_code for _ in range(2)] == [200, 429]
+
+
 @pytest.mark.anyio
 async def test_too_many_requests_get_429_and_when_to_come_back(server: HttpServer) -> None:
     def ask(_: int) -> Any:

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from kernelmcp.code_mode.audit import audit_file
 from kernelmcp.config.load import load
 from kernelmcp.config.models import Config, Policy
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.files.volumes import check_volumes
 from kernelmcp.http.tokens import TokenFile
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -186,6 +188,40 @@ def test_a_path_may_begin_with_the_home_directory(tmp_path: Path, monkeypatch: p
     config = settings.config
     found = [settings.home, config.server.runtime, config.logging.file, config.auth.tokens_file]
     assert found == [tmp_path / file for file in names.values()]
+
+
+def test_every_path_in_a_file_may_begin_with_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "mcp.toml").write_text(
+        """
+        volumes.data.path = "~/data"
+        upstreams.audit_file = "~/audit.jsonl"
+        [packages]
+        wheel_folders = ["~/wheels", "/srv/wheels", "wheels"]
+        pyodide_url = "~/pyodide"
+        """
+    )
+    (tmp_path / "policy.toml").write_text("cpu_seconds = 7")
+    places = {"KERNELMCP_CONFIG_FILE": "~/mcp.toml", "KERNELMCP_POLICY_FILE": "~/policy.toml"}
+    settings = load(environ={"KERNELMCP_HOME": str(tmp_path / "home"), **places})
+    config = settings.config
+    check_volumes(settings)
+    assert config.volumes.all["data"].place == tmp_path / "data"
+    assert audit_file(settings) == tmp_path / "audit.jsonl"
+    assert config.packages.wheel_folders == [str(tmp_path / "wheels"), "/srv/wheels", "wheels"]
+    assert config.packages.pyodide_url == str(tmp_path / "pyodide")
+    assert settings.policy.cpu_seconds == 7
+
+
+def test_an_address_stays_as_it_is_and_a_home_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    environ = {"KERNELMCP_HOME": str(tmp_path)}
+    url = "https://mirror.example.com//pyodide/~me/"
+    assert load(environ={**environ, "KERNELMCP_PACKAGES__PYODIDE_URL": url}).config.packages.pyodide_url == url
+    with pytest.raises(ConfigurationError, match="has no home directory"):
+        load(environ={**environ, "KERNELMCP_PACKAGES__PYODIDE_URL": "~no-such-user/pyodide"})
 
 
 def test_tables_and_optional_lists_in_the_environment(tmp_path: Path) -> None:
