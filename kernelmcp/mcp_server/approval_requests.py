@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from kernelmcp.executions.approvals import CHOICES, Answer, Approval, Approvals, answer_of, question
 from kernelmcp.executions.execution import Execution
-from kernelmcp.mcp_server.elicitation import COULD_NOT_ASK, INPUT_REQUIRED_SINCE
+from kernelmcp.mcp_server.elicitation import COULD_NOT_ASK, INPUT_REQUIRED_SINCE, is_closed
 
 Ctx = Context[Any, Any]
 ANSWER = "approval"
@@ -49,7 +49,7 @@ def take_approval(execution: Execution, ctx: Ctx) -> None:
 
 async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> InputRequiredResult | None:
     """Ask the user about the first waiting call. A returned result is for the client, which asks and calls again; None
-    if that call is settled."""
+    if that is settled, or this tool call can wait for it no longer, and it stays open."""
     if (approval := approvals.open) is None:
         return None
     message = question(execution.session_id, execution.code, approval)
@@ -70,8 +70,9 @@ async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> 
             return None
         found = await asking
     except (MCPError, ValueError) as exc:  # the client declared support; ValueError: invalid answer
-        log.warning("a client could not ask its user", error=str(exc)[:200])
-        approvals.give_up(approval, COULD_NOT_ASK)
+        if not is_closed(exc):
+            log.warning("a client could not ask its user", error=str(exc)[:200])
+            approvals.give_up(approval, COULD_NOT_ASK)
     else:
         approvals.reply(approval, found)
     finally:

@@ -12,7 +12,15 @@ import structlog
 from mcp.server.mcpserver import Context
 from mcp.server.request_state import AESGCMRequestStateCodec, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
-from mcp_types import ElicitationCapability, ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp_types import (
+    CONNECTION_CLOSED,
+    ElicitationCapability,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    ErrorData,
+    InputRequiredResult,
+)
 from pydantic import BaseModel, Field
 
 from kernelmcp.executions.approvals import MAX_SECONDS as APPROVAL_SECONDS
@@ -97,7 +105,7 @@ def take_answer(execution: Execution, ctx: Ctx) -> None:
 
 async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequiredResult | None:
     """Ask the user the execution's question. A returned result is for the client, which asks and calls again; None if
-    the question is settled."""
+    the question is settled, or this call can wait for it no longer, and it stays open."""
     if (question := questions.open) is None:
         return None
     if question.is_password:
@@ -116,13 +124,21 @@ async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequ
             return None
         found = await asking
     except (MCPError, ValueError) as exc:  # the client declared support; ValueError: invalid answer
-        log.warning("a client could not ask its user", error=str(exc)[:200])
-        questions.reply(question, None, COULD_NOT_ASK)
+        if not is_closed(exc):
+            log.warning("a client could not ask its user", error=str(exc)[:200])
+            questions.reply(question, None, COULD_NOT_ASK)
     else:
         questions.reply(question, found.data.answer if found.action == "accept" else None, _why_not(found.action))
     finally:
         asking.cancel()
     return None
+
+
+def is_closed(error: Exception) -> bool:
+    """True if the connection has ended on which the client was asked: another one may ask."""
+    # A client may answer with the same code.
+    closed = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
+    return isinstance(error, MCPError) and error.error == closed
 
 
 def _state(execution: Execution, question: Question) -> str:

@@ -32,8 +32,11 @@ def cell() -> Execution:
 class FailingClient:
     protocol_version = None
 
+    def __init__(self, code: int = -32601, error: str = "Method not found") -> None:
+        self.error = code, error
+
     async def elicit(self, *_: object) -> Any:
-        raise MCPError(-32601, "Method not found")
+        raise MCPError(*self.error)
 
 
 async def test_a_client_that_fails_to_ask_has_asked_nobody() -> None:
@@ -44,6 +47,17 @@ async def test_a_client_that_fails_to_ask_has_asked_nobody() -> None:
     assert await ask_approval(cell(), approvals, client) is None
     with pytest.raises(NotAsked, match="the client could not ask its user"):
         await asked
+
+
+async def test_a_connection_that_ends_leaves_its_approval_to_others() -> None:
+    approvals = Approvals(has_client=True)
+    asked = asking(approvals)
+    await until(lambda: approvals.open is not None)
+    client: Any = FailingClient(-32000, "Connection closed")
+    assert await ask_approval(cell(), approvals, client) is None
+    assert approvals.open is not None
+    approvals.reply(approvals.open, "once")
+    assert await asked == "once"
 
 
 async def test_the_last_tab_that_closes_ends_all_that_waits_for_it_and_comes_later() -> None:
