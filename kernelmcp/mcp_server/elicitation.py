@@ -5,7 +5,6 @@ client repeats it with the answer; the returned state, sealed by mcp, identifies
 several servers their slot is in front of it, by which a load balancer finds the cell that waits.
 """
 
-import asyncio
 from typing import Any
 
 import structlog
@@ -26,6 +25,7 @@ from pydantic import BaseModel, Field
 from kernelmcp.executions.approvals import MAX_SECONDS as APPROVAL_SECONDS
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.questions import MAX_SECONDS, Question, Questions, asking_code
+from kernelmcp.mcp_server.progress import reply_to
 
 Ctx = Context[Any, Any]
 INPUT_REQUIRED_SINCE = "2026-07-28"
@@ -116,21 +116,16 @@ async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequ
         return InputRequiredResult(
             input_requests={ANSWER: ElicitRequest(params=form)}, request_state=_state(execution, question)
         )
-    asking = asyncio.ensure_future(ctx.elicit(_message(execution, question), Line))
     try:
         # It may be answered elsewhere meanwhile, or the cell may end.
-        await asyncio.wait([asking, question.answer], return_when=asyncio.FIRST_COMPLETED)
-        if question.answer.done():
-            return None
-        found = await asking
+        found = await reply_to(lambda: ctx.elicit(_message(execution, question), Line), question.answer, ctx)
     except (MCPError, ValueError) as exc:  # the client declared support; ValueError: invalid answer
         if not is_closed(exc):
             log.warning("a client could not ask its user", error=str(exc)[:200])
             questions.reply(question, None, COULD_NOT_ASK)
     else:
-        questions.reply(question, found.data.answer if found.action == "accept" else None, _why_not(found.action))
-    finally:
-        asking.cancel()
+        if found is not None:
+            questions.reply(question, found.data.answer if found.action == "accept" else None, _why_not(found.action))
     return None
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ def cell() -> Execution:
 
 class FailingClient:
     protocol_version = None
+    request_context = SimpleNamespace(request=None)
 
     def __init__(self, code: int = -32601, error: str = "Method not found") -> None:
         self.error = code, error

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 from mcp import MCPError
 from mcp.server.request_state import InvalidRequestState
@@ -16,6 +17,7 @@ from kernelmcp.executions import questions as asked
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.principals import LOCAL
 from kernelmcp.executions.questions import NotAsked, Questions, asking_code
+from kernelmcp.mcp_server.callers import ANSWER_BY_KEY, CLOSING_KEY
 from kernelmcp.mcp_server.elicitation import ask, request_states
 from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.sessions.caller import mint_handle
@@ -101,15 +103,34 @@ async def test_a_connection_that_ends_leaves_its_question_to_others(error: Error
             await task
 
 
-async def test_a_call_that_can_ask_no_longer_answers() -> None:
-    registry, unused, client = (SimpleNamespace(find_open=lambda *_: None), SimpleNamespace(), Failing(_CLOSED_OUTCOME))
+class Waiting(Failing):
+    """The context of a client whose user does not reply; its time is over, or it ends its connection."""
+
+    def __init__(self, end: str) -> None:
+        self.closing = anyio.Event()
+        soon = asyncio.get_running_loop().time() + (0.1 if end == "time" else DEADLINE)
+        scope = {CLOSING_KEY: self.closing, ANSWER_BY_KEY: soon}
+        self.request_context = SimpleNamespace(meta=None, request=SimpleNamespace(scope=scope))
+        self.end = end
+
+    async def elicit(self, *_: object) -> Any:
+        if self.end == "closing":
+            self.closing.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("end", ["connection", "time", "closing"])
+async def test_a_call_that_can_wait_for_its_user_no_longer_answers(end: str) -> None:
+    registry, unused = SimpleNamespace(find_open=lambda *_: None), SimpleNamespace()
     tools: Any = ExecutionTools(Settings(), registry, *[unused] * 4)  # type: ignore[arg-type]
     execution = cell()
     questions = execution.questions = Questions()
     task = await asking(questions, "name?")
+    client = Failing(_CLOSED_OUTCOME) if end == "connection" else Waiting(end)
     async with asyncio.timeout(DEADLINE):
         result = await tools._answer(execution, 10.0, client)
     assert "the user has been asked" in result.content[0].text
+    assert questions.open is not None
     task.cancel()
 
 
