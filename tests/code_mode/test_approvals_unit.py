@@ -94,6 +94,35 @@ async def test_what_a_client_asks_goes_on_when_the_tab_closes() -> None:
     assert await asked == "once"
 
 
+@pytest.mark.parametrize(
+    ("has_client", "is_password", "stays"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+async def test_a_question_ends_with_the_tab_unless_a_client_asks_it(
+    has_client: bool, is_password: bool, stays: bool
+) -> None:
+    lab, execution = AskedInLab(), cell()
+    tab = lab.watch()
+    assert tab is not None
+    lab.offer(execution)
+    questions = execution.questions
+    assert questions is not None
+    questions.has_client = has_client
+    for is_open_before in (True, False):
+        asked = asyncio.create_task(questions.ask("?", is_password=is_password))
+        if is_open_before:
+            await until(lambda: questions.open is not None)
+            lab.unwatch(tab)
+        if stays:
+            await until(lambda: questions.open is not None)
+            assert questions.open is not None
+            questions.reply(questions.open, "yes")
+            assert await asked == "yes"
+        else:
+            with pytest.raises(NotAsked, match="JupyterLab was closed"):
+                await asked
+    assert lab.questions() == []
+
+
 async def test_the_time_to_answer_begins_when_the_person_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Callable[..., object]] = []
     loop = asyncio.get_running_loop()

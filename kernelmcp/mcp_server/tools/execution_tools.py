@@ -172,6 +172,7 @@ class ExecutionTools:
             self._views.note_begun(*viewed, execution, ctx)
             if can_ask(ctx):
                 execution.questions = execution.questions or Questions()
+                execution.questions.has_client = True
                 in_browser = self._settings.config.upstreams.ask_in_browser and caller.principal == LOCAL
                 execution.approvals = Approvals(has_client=True, can_open=in_browser and can_open(ctx))
             execution.session_created, execution.names_session = created, session_id is not None
