@@ -44,6 +44,8 @@ class Questions:
 
     def __init__(self, on_change: "Callable[[Questions], None] | None" = None) -> None:
         self.open: Question | None = None
+        self.has_client = False
+        """True if an MCP client can ask its user, though never for a password."""
         self._on_change = on_change
         self.asked = asyncio.Event()
         """Set while a question is open that may be put to an MCP client."""

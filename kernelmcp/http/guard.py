@@ -24,7 +24,7 @@ from kernelmcp.errors import RateLimited
 from kernelmcp.http.rate_limits import ServerBusy, Throttle, address_key
 from kernelmcp.http.token_identity import Identity, Rejected
 from kernelmcp.http.tokens import Authenticator
-from kernelmcp.mcp_server.callers import ANONYMOUS, PRINCIPAL_KEY, REFUSED_KEY
+from kernelmcp.mcp_server.callers import ANONYMOUS, ANSWER_BY_KEY, PRINCIPAL_KEY, REFUSED_KEY
 from kernelmcp.output.sanitize import as_dict
 
 # A client that accepts no data for this long, in seconds, has stopped reading.
@@ -198,6 +198,8 @@ class Guard:
         with anyio.move_on_after(self._gate.deadline_seconds) as limit:
             if may_last and scope["method"] == "GET":  # it has no body
                 limit.deadline = math.inf
+            if not self._tools_answer:  # that answer is on a stream, which lasts
+                scope[ANSWER_BY_KEY] = limit.deadline - ANSWER_MARGIN_SECONDS
             await self._app(scope, lifting if may_last else receive, noting)
         if limit.cancelled_caught:
             log.warning("a request was not answered in time", path=repr(scope["path"])[:200], client=_address(scope))

@@ -1,7 +1,6 @@
 """Asks a client's user whether a cell may call a tool of another server, or to open an address for the login or the
 values that the server needs, by MCP's elicitation. It works in each era of MCP as in `elicitation`."""
 
-import asyncio
 import secrets
 from typing import Any
 
@@ -19,7 +18,8 @@ from pydantic import BaseModel, Field
 
 from kernelmcp.executions.approvals import CHOICES, Answer, Approval, Approvals, answer_of, question
 from kernelmcp.executions.execution import Execution
-from kernelmcp.mcp_server.elicitation import COULD_NOT_ASK, INPUT_REQUIRED_SINCE
+from kernelmcp.mcp_server.elicitation import COULD_NOT_ASK, INPUT_REQUIRED_SINCE, is_closed
+from kernelmcp.mcp_server.progress import reply_to
 
 Ctx = Context[Any, Any]
 ANSWER = "approval"
@@ -49,7 +49,7 @@ def take_approval(execution: Execution, ctx: Ctx) -> None:
 
 async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> InputRequiredResult | None:
     """Ask the user about the first waiting call. A returned result is for the client, which asks and calls again; None
-    if that call is settled."""
+    if that is settled, or this tool call can wait for it no longer, and it stays open."""
     if (approval := approvals.open) is None:
         return None
     message = question(execution.session_id, execution.code, approval)
@@ -62,20 +62,16 @@ async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> 
         return InputRequiredResult(
             input_requests={ANSWER: ElicitRequest(params=asks)}, request_state=_state(execution, approval)
         )
-    asking = asyncio.ensure_future(_ask_now(approval, message, ctx))
     try:
         # It may be answered elsewhere meanwhile, or the cell may end.
-        await asyncio.wait([asking, approval.answer], return_when=asyncio.FIRST_COMPLETED)
-        if approval.answer.done():
-            return None
-        found = await asking
+        found = await reply_to(lambda: _ask_now(approval, message, ctx), approval.answer, ctx)
     except (MCPError, ValueError) as exc:  # the client declared support; ValueError: invalid answer
-        log.warning("a client could not ask its user", error=str(exc)[:200])
-        approvals.give_up(approval, COULD_NOT_ASK)
+        if not is_closed(exc):
+            log.warning("a client could not ask its user", error=str(exc)[:200])
+            approvals.give_up(approval, COULD_NOT_ASK)
     else:
-        approvals.reply(approval, found)
-    finally:
-        asking.cancel()
+        if found is not None:
+            approvals.reply(approval, found)
     return None
 
 

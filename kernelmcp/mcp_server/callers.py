@@ -29,6 +29,9 @@ CLOSING_KEY = "kernelmcp.closing"
 once."""
 GONE_KEY = "kernelmcp.gone"
 """The key in an ASGI scope of the event that is set when the request has been answered, or its client has gone."""
+ANSWER_BY_KEY = "kernelmcp.answer_by"
+"""The key in an ASGI scope of the time of the event loop by which a call must answer: soon after it, the request is
+cut off."""
 REQUEST_ID_HEADER = "x-request-id"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{8,128}")
 """Of balancers: a UUID, or what their formats make. Nothing that JSON would escape."""

@@ -5,19 +5,27 @@ client repeats it with the answer; the returned state, sealed by mcp, identifies
 several servers their slot is in front of it, by which a load balancer finds the cell that waits.
 """
 
-import asyncio
 from typing import Any
 
 import structlog
 from mcp.server.mcpserver import Context
 from mcp.server.request_state import AESGCMRequestStateCodec, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
-from mcp_types import ElicitationCapability, ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp_types import (
+    CONNECTION_CLOSED,
+    ElicitationCapability,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    ErrorData,
+    InputRequiredResult,
+)
 from pydantic import BaseModel, Field
 
 from kernelmcp.executions.approvals import MAX_SECONDS as APPROVAL_SECONDS
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.questions import MAX_SECONDS, Question, Questions, asking_code
+from kernelmcp.mcp_server.progress import reply_to
 
 Ctx = Context[Any, Any]
 INPUT_REQUIRED_SINCE = "2026-07-28"
@@ -97,7 +105,7 @@ def take_answer(execution: Execution, ctx: Ctx) -> None:
 
 async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequiredResult | None:
     """Ask the user the execution's question. A returned result is for the client, which asks and calls again; None if
-    the question is settled."""
+    the question is settled, or this call can wait for it no longer, and it stays open."""
     if (question := questions.open) is None:
         return None
     if question.is_password:
@@ -108,21 +116,24 @@ async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequ
         return InputRequiredResult(
             input_requests={ANSWER: ElicitRequest(params=form)}, request_state=_state(execution, question)
         )
-    asking = asyncio.ensure_future(ctx.elicit(_message(execution, question), Line))
     try:
         # It may be answered elsewhere meanwhile, or the cell may end.
-        await asyncio.wait([asking, question.answer], return_when=asyncio.FIRST_COMPLETED)
-        if question.answer.done():
-            return None
-        found = await asking
+        found = await reply_to(lambda: ctx.elicit(_message(execution, question), Line), question.answer, ctx)
     except (MCPError, ValueError) as exc:  # the client declared support; ValueError: invalid answer
-        log.warning("a client could not ask its user", error=str(exc)[:200])
-        questions.reply(question, None, COULD_NOT_ASK)
+        if not is_closed(exc):
+            log.warning("a client could not ask its user", error=str(exc)[:200])
+            questions.reply(question, None, COULD_NOT_ASK)
     else:
-        questions.reply(question, found.data.answer if found.action == "accept" else None, _why_not(found.action))
-    finally:
-        asking.cancel()
+        if found is not None:
+            questions.reply(question, found.data.answer if found.action == "accept" else None, _why_not(found.action))
     return None
+
+
+def is_closed(error: Exception) -> bool:
+    """True if the connection has ended on which the client was asked: another one may ask."""
+    # A client may answer with the same code.
+    closed = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
+    return isinstance(error, MCPError) and error.error == closed
 
 
 def _state(execution: Execution, question: Question) -> str:

@@ -62,11 +62,12 @@ class AskedInLab:
         return event
 
     def unwatch(self, event: asyncio.Event) -> None:
-        """Remove a watcher. When the last one has gone, close the open questions."""
+        """Remove a watcher. When the last one has gone, close the open questions that no client asks."""
         self._watchers.discard(event)
         if not self._watchers:
             for execution in list(self._open.values()):
-                self.answer(execution.id, None)
+                if execution.questions is not None:
+                    self._changed(execution, execution.questions)
             for _, approvals, approval in list(self._approvals.values()):
                 if not approvals.has_client:
                     approvals.give_up(approval, CLOSED)
@@ -109,7 +110,10 @@ class AskedInLab:
         return True
 
     def _changed(self, execution: Execution, questions: Questions) -> None:
-        if questions.open is not None:
+        question = questions.open
+        if question is not None and not self._watchers and (question.is_password or not questions.has_client):
+            questions.reply(question, None, CLOSED)  # which calls this again
+        elif question is not None:
             self._open[execution.id] = execution
         else:
             self._open.pop(execution.id, None)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,9 +32,13 @@ def cell() -> Execution:
 
 class FailingClient:
     protocol_version = None
+    request_context = SimpleNamespace(request=None)
+
+    def __init__(self, code: int = -32601, error: str = "Method not found") -> None:
+        self.error = code, error
 
     async def elicit(self, *_: object) -> Any:
-        raise MCPError(-32601, "Method not found")
+        raise MCPError(*self.error)
 
 
 async def test_a_client_that_fails_to_ask_has_asked_nobody() -> None:
@@ -44,6 +49,17 @@ async def test_a_client_that_fails_to_ask_has_asked_nobody() -> None:
     assert await ask_approval(cell(), approvals, client) is None
     with pytest.raises(NotAsked, match="the client could not ask its user"):
         await asked
+
+
+async def test_a_connection_that_ends_leaves_its_approval_to_others() -> None:
+    approvals = Approvals(has_client=True)
+    asked = asking(approvals)
+    await until(lambda: approvals.open is not None)
+    client: Any = FailingClient(-32000, "Connection closed")
+    assert await ask_approval(cell(), approvals, client) is None
+    assert approvals.open is not None
+    approvals.reply(approvals.open, "once")
+    assert await asked == "once"
 
 
 async def test_the_last_tab_that_closes_ends_all_that_waits_for_it_and_comes_later() -> None:
@@ -76,6 +92,35 @@ async def test_what_a_client_asks_goes_on_when_the_tab_closes() -> None:
     assert approvals.open is not None
     approvals.reply(approvals.open, "once")
     assert await asked == "once"
+
+
+@pytest.mark.parametrize(
+    ("has_client", "is_password", "stays"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+async def test_a_question_ends_with_the_tab_unless_a_client_asks_it(
+    has_client: bool, is_password: bool, stays: bool
+) -> None:
+    lab, execution = AskedInLab(), cell()
+    tab = lab.watch()
+    assert tab is not None
+    lab.offer(execution)
+    questions = execution.questions
+    assert questions is not None
+    questions.has_client = has_client
+    for is_open_before in (True, False):
+        asked = asyncio.create_task(questions.ask("?", is_password=is_password))
+        if is_open_before:
+            await until(lambda: questions.open is not None)
+            lab.unwatch(tab)
+        if stays:
+            await until(lambda: questions.open is not None)
+            assert questions.open is not None
+            questions.reply(questions.open, "yes")
+            assert await asked == "yes"
+        else:
+            with pytest.raises(NotAsked, match="JupyterLab was closed"):
+                await asked
+    assert lab.questions() == []
 
 
 async def test_the_time_to_answer_begins_when_the_person_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

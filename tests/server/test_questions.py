@@ -1,13 +1,25 @@
 """The questions of one execution where two things happen at once."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
+import anyio
 import pytest
+from mcp import MCPError
 from mcp.server.request_state import InvalidRequestState
+from mcp.shared.jsonrpc_dispatcher import _CLOSED_OUTCOME
+from mcp_types import ClientCapabilities, ElicitationCapability, ErrorData
 
+from kernelmcp.cells.cell import Outputs
+from kernelmcp.config.settings import Settings
 from kernelmcp.executions import questions as asked
+from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.principals import LOCAL
 from kernelmcp.executions.questions import NotAsked, Questions, asking_code
-from kernelmcp.mcp_server.elicitation import request_states
+from kernelmcp.mcp_server.callers import ANSWER_BY_KEY, CLOSING_KEY
+from kernelmcp.mcp_server.elicitation import ask, request_states
+from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.sessions.caller import mint_handle
 
 from .support import DEADLINE
@@ -53,6 +65,73 @@ async def test_a_person_who_stays_away_is_named_as_the_reason(monkeypatch: pytes
     with pytest.raises(NotAsked, match=r"the user did not answer input\(\) within 0 minutes"):
         await questions.ask("anyone?", is_password=False)
     assert questions.open is None
+
+
+class Failing:
+    """The context of a client whose elicitation fails."""
+
+    protocol_version = "2025-11-25"
+    client_capabilities = ClientCapabilities(elicitation=ElicitationCapability())
+    request_context = SimpleNamespace(meta=None, request=None)
+
+    def __init__(self, error: ErrorData) -> None:
+        self.error = error
+
+    async def elicit(self, *_: object) -> Any:
+        raise MCPError(self.error.code, self.error.message)
+
+
+def cell() -> Execution:
+    return Execution("s", LOCAL, "input()", 0, Outputs())
+
+
+OTHER = ErrorData(code=_CLOSED_OUTCOME.code, message="the client has no window")
+
+
+@pytest.mark.parametrize(("error", "stays"), [(_CLOSED_OUTCOME, True), (OTHER, False)])
+async def test_a_connection_that_ends_leaves_its_question_to_others(error: ErrorData, stays: bool) -> None:
+    questions = Questions()
+    task = await asking(questions, "name?")
+    client: Any = Failing(error)
+    assert await ask(cell(), questions, client) is None
+    assert (questions.open is not None) is stays
+    if questions.open is not None:
+        questions.reply(questions.open, "Ada")
+        assert await task == "Ada"
+    else:
+        with pytest.raises(NotAsked, match="the client could not ask its user"):
+            await task
+
+
+class Waiting(Failing):
+    """The context of a client whose user does not reply; its time is over, or it ends its connection."""
+
+    def __init__(self, end: str) -> None:
+        self.closing = anyio.Event()
+        soon = asyncio.get_running_loop().time() + (0.1 if end == "time" else DEADLINE)
+        scope = {CLOSING_KEY: self.closing, ANSWER_BY_KEY: soon}
+        self.request_context = SimpleNamespace(meta=None, request=SimpleNamespace(scope=scope))
+        self.end = end
+
+    async def elicit(self, *_: object) -> Any:
+        if self.end == "closing":
+            self.closing.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("end", ["connection", "time", "closing"])
+async def test_a_call_that_can_wait_for_its_user_no_longer_answers(end: str) -> None:
+    registry, unused = SimpleNamespace(find_open=lambda *_: None), SimpleNamespace()
+    tools: Any = ExecutionTools(Settings(), registry, *[unused] * 4)  # type: ignore[arg-type]
+    execution = cell()
+    questions = execution.questions = Questions()
+    task = await asking(questions, "name?")
+    client = Failing(_CLOSED_OUTCOME) if end == "connection" else Waiting(end)
+    async with asyncio.timeout(DEADLINE):
+        result = await tools._answer(execution, 10.0, client)
+    assert "the user has been asked" in result.content[0].text
+    assert questions.open is not None
+    task.cancel()
 
 
 def test_a_generated_name_is_not_shown_to_a_person() -> None:

@@ -32,6 +32,7 @@ from kernelmcp.http.mcp_connections import MAX_INITIALIZE_BYTES, whole_message
 from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.http.token_identity import Rejected
 from kernelmcp.http.tokens import Authenticator
+from kernelmcp.mcp_server.callers import ANSWER_BY_KEY
 from kernelmcp.mcp_server.notifications import MAX_URI_CHARS, Notifications
 from kernelmcp.mcp_server.resources import MAX_WAITING, Resources
 from kernelmcp.mcp_server.tools import package_tools
@@ -125,6 +126,27 @@ async def test_a_request_that_is_refused_after_its_body_was_read_is_answered_at_
     with anyio.fail_after(10):
         await Guard(full, gate)(scope, receive, send)
     assert statuses == [429]
+
+
+@pytest.mark.parametrize("tools_answer", [False, True])
+async def test_a_call_learns_by_when_it_must_answer_unless_that_is_on_a_stream(tools_answer: bool) -> None:
+    times: list[float | None] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        times.append(scope.get(ANSWER_BY_KEY))
+
+    settings = Settings()
+    gate = Gate(settings, Authenticator(settings), Throttle(settings))
+    nothing: Any = None
+    scope: Scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": [], "client": ("127.0.0.1", 1)}
+    began = anyio.current_time()
+    await Guard(app, gate, tools_answer=tools_answer)(scope, nothing, nothing)
+    (time,) = times
+    if tools_answer:
+        assert time is None
+    else:
+        assert time is not None
+        assert began < time < anyio.current_time() + gate.deadline_seconds
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

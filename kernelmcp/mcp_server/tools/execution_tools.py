@@ -172,6 +172,7 @@ class ExecutionTools:
             self._views.note_begun(*viewed, execution, ctx)
             if can_ask(ctx):
                 execution.questions = execution.questions or Questions()
+                execution.questions.has_client = True
                 in_browser = self._settings.config.upstreams.ask_in_browser and caller.principal == LOCAL
                 execution.approvals = Approvals(has_client=True, can_open=in_browser and can_open(ctx))
             execution.session_created, execution.names_session = created, session_id is not None
@@ -231,14 +232,18 @@ class ExecutionTools:
             finally:
                 execution.callers -= 1
             if questions is not None and questions.asked.is_set():
-                required = await ask(execution, questions, ctx)
+                question, required = questions.open, await ask(execution, questions, ctx)
+                is_settled = questions.open is not question
             elif approvals is not None and approvals.asked.is_set():
-                required = await ask_approval(execution, approvals, ctx)
+                approval, required = approvals.open, await ask_approval(execution, approvals, ctx)
+                is_settled = approvals.open is not approval
             else:
                 return await self._result(execution, ctx, since)
             if required is not None:
                 execution.announce()
                 return cast("CallToolResult", required)  # mcp passes it on as it is
+            if not is_settled:
+                return await self._result(execution, ctx, since)
 
     async def _result(self, execution: Execution, ctx: Ctx, since: Cursor | None = None) -> CallToolResult:
         if execution.failure is not None:
