@@ -38,6 +38,25 @@ def test_text_that_cannot_be_sent_is_tried_once() -> None:
     assert sent == ["text"]
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_an_error_that_only_the_reply_has_is_sent_after_the_text(is_sent: bool, is_silent: bool) -> None:
+    sent: list[str] = []
+    error = {"ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}
+
+    async def run() -> None:
+        backlog = cast(Backlog, SimpleNamespace(is_stalled=False))
+        forwarder, cell = OutputForwarder(lambda kind, *_: sent.append(kind), backlog), Cell({}, silent=is_silent)
+        forwarder.output(stream("text"), cell)
+        if is_sent:
+            forwarder.output(Frame("error", "", error, 100), cell)
+        forwarder.failed(cell, {"status": "error", **error, "payload": []})
+        forwarder.finish(cell)
+
+    asyncio.run(run())
+    assert sent == ["stream", *(["error"] if is_sent or not is_silent else [])]
+
+
 def test_the_reasons_why_output_was_dropped_are_told() -> None:
     sent: list[str] = []
     backlog = SimpleNamespace(is_stalled=False)

@@ -36,6 +36,8 @@ class Cell:
     """The requests that guests are working on for this cell, by request id."""
     ended: bool = False
     """No more requests are sent to guests for this cell."""
+    has_error: bool = False
+    """An error of this cell was published."""
 
     def request_of(self, guest: Guest, request_id: str) -> Request | None:
         """The running request with this id, if it belongs to this guest and is not abandoned."""

@@ -97,6 +97,13 @@ class OutputForwarder:
         self._flush()
         self._publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
 
+    def failed(self, cell: Cell, reply: dict[str, Any]) -> None:
+        """Send the error of a guest's reply, unless it has come as an output: notebooks and other clients see only
+        outputs."""
+        if reply["status"] == "error" and not cell.silent and not cell.has_error:
+            self._flush()
+            self._publish("error", {name: reply[name] for name in ("ename", "evalue", "traceback")}, {}, cell.parent)
+
     def output(self, frame: Frame, cell: Cell | None = None) -> None:
         """Publish an output frame of an opened request or this cell. Ignores an unknown type, shape or request."""
         cell = cell or self._cells.get(frame.id) or self._comms.get(frame.id)
@@ -188,6 +195,7 @@ class OutputForwarder:
     def _error(self, cell: Cell, frame: Frame) -> None:
         error = error_content(frame.content)
         if error is not None and self._may_send(cell, frame.size):
+            cell.has_error = True
             self._publish("error", error, {}, cell.parent)
 
     def _comm(self, cell: Cell, frame: Frame) -> None:

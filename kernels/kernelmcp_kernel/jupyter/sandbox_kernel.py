@@ -313,6 +313,7 @@ class SandboxKernel(PastKernel):
         request.language, request.host_calls = part.language, find(part.language).host_calls
         supervisor = await self._on_loop(self._prepare(part.language, quota(cell_meta)))
         reply = checked_reply(await self._on_loop(_send(supervisor, request, content)))
+        self._forwarder.failed(cell, reply)
         report.earlier_loss(cell, supervisor.take_loss())
         report.background(cell, supervisor.guest.background)
         return reply
