@@ -9,9 +9,11 @@ from typing import Any, cast
 import pytest
 
 from kernelmcp_kernel.guests.cell_requests import Cell
+from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
 from kernelmcp_kernel.jupyter.channels.backlog import MAX_BYTES, Backlog, Iopub
 from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+from kernelmcp_kernel.jupyter.reports import Report
 
 
 def stream(text: str) -> Frame:
@@ -55,6 +57,21 @@ def test_an_error_that_only_the_reply_has_is_sent_after_the_text(is_sent: bool, 
 
     asyncio.run(run())
     assert sent == ["stream", *(["error"] if is_sent or not is_silent else [])]
+
+
+def test_what_the_kernel_process_says_of_a_cell_comes_after_its_text() -> None:
+    sent: list[str] = []
+
+    async def run() -> None:
+        backlog = cast(Backlog, SimpleNamespace(is_stalled=False))
+        forwarder, cell = OutputForwarder(lambda kind, *_: sent.append(kind), backlog), Cell({})
+        report = Report(forwarder.publish)
+        forwarder.output(stream("text"), cell)
+        report.guest_died(cell, GuestDied("it exited with status 1"))
+        forwarder.finish(cell)
+
+    asyncio.run(run())
+    assert sent == ["stream", "error"]
 
 
 def test_the_reasons_why_output_was_dropped_are_told() -> None:

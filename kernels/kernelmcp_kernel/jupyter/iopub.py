@@ -94,15 +94,18 @@ class OutputForwarder:
 
     def show(self, cell: Cell, data: dict[str, Any]) -> None:
         """Send a mime bundle from the kernel process itself."""
+        self.publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
+
+    def publish(self, message: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any]) -> None:
+        """Send a message of the kernel process itself, after the text that has come before it."""
         self._flush()
-        self._publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
+        self._publish(message, content, metadata, parent)
 
     def failed(self, cell: Cell, reply: dict[str, Any]) -> None:
         """Send the error of a guest's reply, unless it has come as an output: notebooks and other clients see only
         outputs."""
         if reply["status"] == "error" and not cell.silent and not cell.has_error:
-            self._flush()
-            self._publish("error", {name: reply[name] for name in ("ename", "evalue", "traceback")}, {}, cell.parent)
+            self.publish("error", {name: reply[name] for name in ("ename", "evalue", "traceback")}, {}, cell.parent)
 
     def output(self, frame: Frame, cell: Cell | None = None) -> None:
         """Publish an output frame of an opened request or this cell. Ignores an unknown type, shape or request."""

@@ -138,7 +138,7 @@ class SandboxKernel(PastKernel):
             },
             {"tools": self._tools},
         )
-        self._report = Report(self._publish)
+        self._report = Report(self._forwarder.publish)
         self._closed = False
 
     @property
@@ -252,7 +252,7 @@ class SandboxKernel(PastKernel):
         await self._until_left()
         count = self.execution_count
         store_history = store_history and not silent
-        report = self._report = Report(self._publish)
+        report = self._report = Report(self._forwarder.publish)
         # Captured here: the callbacks that send a cell's output run in a different context from its request.
         ident = self._get_shell_context_var(self._shell_parent_ident)
         cell = self._cell = Cell(self.get_parent("shell"), ident, silent, allow_stdin)
