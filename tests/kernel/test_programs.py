@@ -186,6 +186,8 @@ COMMANDS = {
     "name = 'data.csv'\n!cat {name}\n!cat $name": "b\na\nb\na\n",
     "get_ipython().system('echo two')": "two\n",
     "!exit 3\nprint(_exit_code)": "3\n",
+    "!exit 130\nprint(_exit_code)": "130\n",
+    "!python -c 'exit(130)'\nprint(_exit_code)": "130\n",
     "print(os.system('echo three'))": "three\n0\n",
     "print(os.system('exit 3'))": "768\n",
     "print(os.popen('echo four').read())": "four\n\n",

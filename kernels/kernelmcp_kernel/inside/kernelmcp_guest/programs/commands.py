@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TextIO
 
 from pyodide.ffi import can_run_sync
@@ -97,7 +98,7 @@ def run_command(
     finished = _ask_shell(line, True, merged, stdin, cwd, environment, timeout)
     for stream, data in zip(seen, (finished.stdout, finished.stderr), strict=True):
         write_bytes(stream, data)
-    return Finished(finished.exit_code, timed_out=finished.timed_out)
+    return replace(finished, stdout=b"", stderr=b"")
 
 
 def _ask_shell(
@@ -129,7 +130,7 @@ def _ask_shell(
         raise NoShell
     done = answer["done"]
     data = [base64.b64decode(done.get(name, "")) for name in ("stdout", "stderr")]
-    return Finished(done["exit_code"], *data, timed_out=done["timed_out"])
+    return Finished(done["exit_code"], *data, timed_out=done["timed_out"], interrupted=done["interrupted"])
 
 
 def _changed(environment: Mapping[str, str]) -> dict[str, str]:
