@@ -92,6 +92,30 @@ def test_the_reasons_why_output_was_dropped_are_told() -> None:
     ]
 
 
+def test_output_that_is_dropped_after_its_cell_is_told_once_for_each_reason() -> None:
+    sent: list[str] = []
+    backlog = SimpleNamespace(is_stalled=True)
+
+    async def run() -> None:
+        forwarder = OutputForwarder(lambda _, content, *more: sent.append(content["text"]), cast(Backlog, backlog))
+        cell = Cell({})
+        forwarder.finish(cell)
+        cell.ended = True
+        forwarder.output(stream("x"), cell)
+        forwarder.output(stream("x"), cell)
+        backlog.is_stalled = False
+        forwarder.output(stream("kept"), cell)
+        forwarder.output(Frame("stream", "", {}, 100, excess="too large"), cell)
+        forwarder.finish(cell)
+
+    asyncio.run(run())
+    assert sent == [
+        "\n[kernelmcp] output of this cell's tasks is dropped: a client of this kernel reads too slowly\n",
+        "kept",
+        "\n[kernelmcp] output of this cell's tasks is dropped: over the limit for one cell\n",
+    ]
+
+
 def test_guests_that_start_while_others_wait_wait_too_and_none_after_an_interrupt() -> None:
     calls: list[bool] = []
     sent = SimpleNamespace(send_multipart=lambda *_, **__: SimpleNamespace(done=False))

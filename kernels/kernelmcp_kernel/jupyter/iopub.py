@@ -114,7 +114,7 @@ class OutputForwarder:
             return
         if frame.excess:
             if frame.type in DISPLAY_TYPES | COMM_TYPES | {"stream", "error"}:
-                cell.dropped[_OVER_LIMIT] += 1
+                self._drop(cell, _OVER_LIMIT)
             return
         if frame.type == "stream":
             self._stream(cell, frame.content)
@@ -191,9 +191,17 @@ class OutputForwarder:
 
     def _is_dropped(self, cell: Cell, *, is_over: bool) -> bool:
         if is_over or self._backlog.is_stalled:
-            cell.dropped[_OVER_LIMIT if is_over else _STALLED] += 1
+            self._drop(cell, _OVER_LIMIT if is_over else _STALLED)
             return True
         return False
+
+    def _drop(self, cell: Cell, why: str) -> None:
+        if not cell.ended:
+            cell.dropped[why] += 1
+        elif why not in cell.dropped_late:  # nothing comes after it that could have a number
+            cell.dropped_late.add(why)
+            text = f"\n[kernelmcp] output of this cell's tasks is dropped: {why}\n"
+            self.publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def _error(self, cell: Cell, frame: Frame) -> None:
         error = error_content(frame.content)
