@@ -319,6 +319,17 @@ def test_the_limit_of_a_cell_holds_for_what_others_do_for_it(kernel: Kernel) -> 
     is_usable(kernel)
 
 
+def test_a_python_program_that_is_slower_than_its_timeout_says_why_it_was_not_ended(kernel: Kernel) -> None:
+    code = "subprocess.run([sys.executable, '-c', 'print(1)'], timeout={})"
+    ran = kernel.run(code.format(1e-9))
+    assert ran.error.startswith("TimeoutExpired: Command '['")
+    assert ran.text() == "1\n"
+    said = "[kernelmcp] a Python program runs in the session's Python, where a timeout does not end it\n"
+    assert ran.text("stderr") == said
+    ran = kernel.run(code.format(1_000))
+    assert (ran.status, ran.text("stderr")) == ("ok", "")
+
+
 def test_the_death_of_a_shell_is_an_error_of_the_command(kernel: Kernel) -> None:
     ran = kernel.run("!crash")
     assert ran.error.startswith("OSError: the sandbox process of the shell ended: it exited with status 3")
