@@ -51,6 +51,14 @@ def test_a_broken_object_costs_its_own_output_at_most(kernel: Kernel, code: str,
     assert kernel.run("1 + 1").result == "2"
 
 
+@pytest.mark.parametrize("code", ["raise ValueError('x' * 25_000_000)", "1 / 0", "%edit", "1 +"])
+def test_each_error_of_a_reply_is_an_output_too_once(kernel: Kernel, code: str) -> None:
+    ran = kernel.run(code)
+    errors = [output["content"] for output in ran.outputs if output["msg_type"] == "error"]
+    assert errors == [{name: ran.reply["content"][name] for name in ("ename", "evalue", "traceback")}]
+    assert "UsageError" not in ran.text("stderr")
+
+
 def test_a_five_megabyte_cell_runs(kernel: Kernel) -> None:
     assert kernel.run(f"len('{'x' * 5_000_000}')").result == "5000000"
 

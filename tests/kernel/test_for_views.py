@@ -89,6 +89,13 @@ def test_numbers_that_json_would_round_are_text(viewed: Kernel) -> None:
     assert second["p"] is None
 
 
+def test_infinities_and_microseconds_are_kept(viewed: Kernel) -> None:
+    code = "pd.DataFrame({'x': [float('-inf'), 0.5] * 50, 't': pd.Timestamp('2026-01-31 12:34:56.000007')})"
+    first, second, *_ = forms(run(viewed, code))[TABLE]["data"]
+    assert (first["x"], second["x"]) == ("-inf", "0.5")
+    assert first["t"] == "2026-01-31T12:34:56.000007"
+
+
 def test_numbers_too_large_to_be_rounded_warn_of_nothing(viewed: Kernel) -> None:
     ran = run(viewed, "pd.DataFrame({'a': [1e300, float('inf')] * 50})")
     assert ran.text("stderr") == ""

@@ -28,12 +28,12 @@ def test_what_a_sandbox_has_not_is_an_exception_and_no_dead_guest(kernel: Kernel
 
 def test_a_guest_that_exits_is_reported_and_replaced_and_its_files_stay(own_kernel: Kernel, sandbox: Path) -> None:
     own_kernel.run("kept = 1; open('notes.txt', 'w').write('kept')")
-    ran = own_kernel.run("import os; os._exit(3)")
+    ran = own_kernel.run("import os; print('before the end'); os._exit(3)")
     assert ran.error == (
         "GuestDied: The sandbox process ended: it exited with status 3. Its variables are lost; files are kept."
     )
     assert ran.state_lost
-    assert ran.kinds() == ["error"]
+    assert ran.kinds() == ["stdout", "error"]
     after = own_kernel.run("'kept' in globals(), open('notes.txt').read()")
     assert (after.result, after.state_lost) == ("(False, 'kept')", True)
     assert (sandbox / "workspace" / "notes.txt").read_text() == "kept"

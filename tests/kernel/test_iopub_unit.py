@@ -9,9 +9,11 @@ from typing import Any, cast
 import pytest
 
 from kernelmcp_kernel.guests.cell_requests import Cell
+from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
 from kernelmcp_kernel.jupyter.channels.backlog import MAX_BYTES, Backlog, Iopub
 from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+from kernelmcp_kernel.jupyter.reports import Report
 
 
 def stream(text: str) -> Frame:
@@ -38,6 +40,40 @@ def test_text_that_cannot_be_sent_is_tried_once() -> None:
     assert sent == ["text"]
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_an_error_that_only_the_reply_has_is_sent_after_the_text(is_sent: bool, is_silent: bool) -> None:
+    sent: list[str] = []
+    error = {"ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}
+
+    async def run() -> None:
+        backlog = cast(Backlog, SimpleNamespace(is_stalled=False))
+        forwarder, cell = OutputForwarder(lambda kind, *_: sent.append(kind), backlog), Cell({}, silent=is_silent)
+        forwarder.output(stream("text"), cell)
+        if is_sent:
+            forwarder.output(Frame("error", "", error, 100), cell)
+        forwarder.failed(cell, {"status": "error", **error, "payload": []})
+        forwarder.finish(cell)
+
+    asyncio.run(run())
+    assert sent == ["stream", *(["error"] if is_sent or not is_silent else [])]
+
+
+def test_what_the_kernel_process_says_of_a_cell_comes_after_its_text() -> None:
+    sent: list[str] = []
+
+    async def run() -> None:
+        backlog = cast(Backlog, SimpleNamespace(is_stalled=False))
+        forwarder, cell = OutputForwarder(lambda kind, *_: sent.append(kind), backlog), Cell({})
+        report = Report(forwarder.publish)
+        forwarder.output(stream("text"), cell)
+        report.guest_died(cell, GuestDied("it exited with status 1"))
+        forwarder.finish(cell)
+
+    asyncio.run(run())
+    assert sent == ["stream", "error"]
+
+
 def test_the_reasons_why_output_was_dropped_are_told() -> None:
     sent: list[str] = []
     backlog = SimpleNamespace(is_stalled=False)
@@ -53,6 +89,30 @@ def test_the_reasons_why_output_was_dropped_are_told() -> None:
     assert sent == [
         "\n[kernelmcp] 1 more output of this cell was dropped: over the limit for one cell\n",
         "\n[kernelmcp] 2 more outputs of this cell were dropped: a client of this kernel reads too slowly\n",
+    ]
+
+
+def test_output_that_is_dropped_after_its_cell_is_told_once_for_each_reason() -> None:
+    sent: list[str] = []
+    backlog = SimpleNamespace(is_stalled=True)
+
+    async def run() -> None:
+        forwarder = OutputForwarder(lambda _, content, *more: sent.append(content["text"]), cast(Backlog, backlog))
+        cell = Cell({})
+        forwarder.finish(cell)
+        cell.ended = True
+        forwarder.output(stream("x"), cell)
+        forwarder.output(stream("x"), cell)
+        backlog.is_stalled = False
+        forwarder.output(stream("kept"), cell)
+        forwarder.output(Frame("stream", "", {}, 100, excess="too large"), cell)
+        forwarder.finish(cell)
+
+    asyncio.run(run())
+    assert sent == [
+        "\n[kernelmcp] output of this cell's tasks is dropped: a client of this kernel reads too slowly\n",
+        "kept",
+        "\n[kernelmcp] output of this cell's tasks is dropped: over the limit for one cell\n",
     ]
 
 

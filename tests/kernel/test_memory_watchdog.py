@@ -1,6 +1,8 @@
 """What the watchdog sees of a process that hides."""
 
 import asyncio
+import errno
+import os
 import subprocess
 import sys
 
@@ -25,9 +27,9 @@ sys.stdin.read()
 """
 
 
-async def reason(pid: int, max_threads: int = sys.maxsize) -> str:
+async def reason(pid: int, max_threads: int = sys.maxsize, max_mb: int = 1000) -> str:
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    watchdog = MemoryWatchdog(pid, 1000, told.set_result, max_threads)
+    watchdog = MemoryWatchdog(pid, max_mb, told.set_result, max_threads)
     try:
         return await asyncio.wait_for(told, DEADLINE)
     finally:
@@ -52,3 +54,20 @@ def test_a_process_with_more_threads_than_allowed_is_ended() -> None:
             assert "it had 6 threads, and the limit is 5" in asyncio.run(reason(process.pid, max_threads=5))
         finally:
             process.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no files are kept open")
+@pytest.mark.parametrize(("limits", "told"), [({"max_mb": 0}, "for memory"), ({"max_threads": 0}, "threads")])
+def test_a_limit_holds_though_there_were_no_descriptors_for_it_at_first(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], told: str
+) -> None:
+    opened, refused = os.open, {"statm", "task"}
+
+    def open_later(path: str, flags: int) -> int:
+        if (name := os.path.basename(path)) in refused:
+            refused.remove(name)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opened(path, flags)
+
+    monkeypatch.setattr(os, "open", open_later)
+    assert told in asyncio.run(reason(os.getpid(), **limits))

@@ -125,6 +125,24 @@ def test_a_name_with_an_underscore_is_in_the_legend(plotly: Kernel) -> None:
     assert wide > drawn_size(plotly.run(GO + "figure.add_scatter(y=[1]).update_layout(showlegend=False)"))
 
 
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("go.Figure([go.Pie(values=[1], domain={'x': [0, 0.4]}), go.Pie(values=[2])])", "several charts"),
+        ("figure.add_pie(labels=['a'], values=[1])", "several charts"),
+        ("go.Figure(go.Scatter(y=[1, 2], x0=2_000))", "places counted from a start"),
+        ("go.Figure(go.Bar(x=[1, 2], dy=2, orientation='h'))", "places counted from a start"),
+        ("go.Figure(go.Heatmap(z=[[1]], x0=2_000, dx=1))", "places counted from a start"),
+        ("go.Figure(go.Scatter(x=[1, 2], y=[1, 2], x0=2_000))", None),
+        ("go.Figure([go.Pie(labels=['a'], values=[1]), go.Pie(values=[2], visible=False)])", None),
+    ],
+)
+def test_a_figure_whose_picture_would_be_another_says_so(plotly: Kernel, code: str, why: str | None) -> None:
+    ran = plotly.run(GO + code)
+    assert (ran.status, bool(shown(ran, "image/png"))) == ("ok", why is None)
+    assert why is None or why in shown(ran, "text/plain")[-1]
+
+
 def test_nobody_is_warned_of_how_a_figure_is_drawn(plotly: Kernel) -> None:
     ran = plotly.run(GO + "figure.update_layout(title='\\u65e5\\u672c')")
     assert shown(ran, "image/png")

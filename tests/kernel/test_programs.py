@@ -186,6 +186,8 @@ COMMANDS = {
     "name = 'data.csv'\n!cat {name}\n!cat $name": "b\na\nb\na\n",
     "get_ipython().system('echo two')": "two\n",
     "!exit 3\nprint(_exit_code)": "3\n",
+    "!exit 130\nprint(_exit_code)": "130\n",
+    "!python -c 'exit(130)'\nprint(_exit_code)": "130\n",
     "print(os.system('echo three'))": "three\n0\n",
     "print(os.system('exit 3'))": "768\n",
     "print(os.popen('echo four').read())": "four\n\n",
@@ -315,6 +317,17 @@ def test_the_limit_of_a_cell_holds_for_what_others_do_for_it(kernel: Kernel) -> 
         ran = kernel.finish(message["header"]["msg_id"])
         assert ran.reply["metadata"]["kernelmcp"]["limit"] == "cpu_seconds"
     is_usable(kernel)
+
+
+def test_a_python_program_that_is_slower_than_its_timeout_says_why_it_was_not_ended(kernel: Kernel) -> None:
+    code = "subprocess.run([sys.executable, '-c', 'print(1)'], timeout={})"
+    ran = kernel.run(code.format(1e-9))
+    assert ran.error.startswith("TimeoutExpired: Command '['")
+    assert ran.text() == "1\n"
+    said = "[kernelmcp] a Python program runs in the session's Python, where a timeout does not end it\n"
+    assert ran.text("stderr") == said
+    ran = kernel.run(code.format(1_000))
+    assert (ran.status, ran.text("stderr")) == ("ok", "")
 
 
 def test_the_death_of_a_shell_is_an_error_of_the_command(kernel: Kernel) -> None:

@@ -34,7 +34,7 @@ def test_a_command_apart_sees_and_leaves_nothing_but_files(guest: ShellGuest) ->
 
 def test_a_command_apart_streams_when_it_is_not_captured(guest: ShellGuest) -> None:
     reply = guest.execute("echo out; echo err >&2; exit 3", capture=False, cwd=None, environment=None, stdin=None)
-    assert reply == {"status": "ok", "exit_code": 3}
+    assert reply == {"status": "ok", "exit_code": 3, "interrupted": False}
     assert (guest.text(), guest.text("stderr")) == ("out\n", "err\n")
 
 
@@ -50,7 +50,8 @@ def test_what_ends_a_command_apart_is_said_with_what_it_has_printed(guest: Shell
     assert "levels deep" in found.stderr
     number = guest.start("execute", code="echo first; sleep 1000", capture=True, cwd=None, environment=None, stdin=None)
     guest.interrupt(number)
-    assert guest.finish()["exit_code"] == 130
+    reply = guest.finish()
+    assert (reply["exit_code"], reply["interrupted"]) == (130, True)
     assert guest.apart("echo usable").stdout == "usable\n"
 
 

@@ -145,3 +145,26 @@ def test_the_end_of_a_guest_that_waits_is_noticed(monkeypatch: pytest.MonkeyPatc
         await supervisor.guest.ended.wait()
 
     with_supervisor(monkeypatch, use)
+
+
+def test_a_cell_that_is_interrupted_while_it_waits_for_its_turn_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its turn comes after a save of the state, or a completion: an interrupt finds no cell in the guest."""
+
+    async def use(supervisor: GuestSupervisor, started: list[StandIn]) -> None:
+        started[0].say("ready")
+        async with supervisor._requests:
+            cell = asyncio.ensure_future(supervisor.request("execute", {"code": ""}, new_request_id()))
+            await asyncio.sleep(0)
+            supervisor.interrupt()
+        while not cell.done() and not supervisor.guest.used:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert not supervisor.guest.used
+        assert (await cell)["ename"] == "KeyboardInterrupt"
+        after = new_request_id()
+        another = asyncio.ensure_future(supervisor.request("execute", {"code": ""}, after))
+        while not supervisor.guest.used:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        started[0].say("reply", after, status="ok")
+        assert await another == {"status": "ok"}
+
+    with_supervisor(monkeypatch, use, WithImages())

@@ -29,7 +29,7 @@ open("report.csv", "w").write("a,b\n1,2\n")
 """
 TABLE = """
 from IPython.display import display
-rows = "".join(f"<tr><th>{n}</th><td>city {n % 3}</td><td>{(n * 37) % 50 - 10}</td></tr>" for n in range(50))
+rows = "".join(f"<tr><th>{n}</th><td>city {n % 3}</td><td>{(n * 37) % 50 - 10 or 'inf'}</td></tr>" for n in range(50))
 html = f'<table class="dataframe"><thead><tr><th></th><th>city</th><th>price</th></tr></thead><tbody>{rows}</tbody></table>'
 display({"text/html": html, "text/plain": "table"}, raw=True)
 """
@@ -154,7 +154,7 @@ async def test_a_table_is_sorted_filtered_and_paged(connect: Connect, tab: Tab) 
     async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run(TABLE)
         await view.shows("50 rows × 2 columns · page 1 of 3")
-        for expected in ("-10", "39"):
+        for expected in ("-10", "inf"):
             await view.frame.press("th:nth-child(3) button", "Enter")
             assert (await view.frame.evaluate(first_row))[2] == expected
         await view.frame.fill("input", "city 1")

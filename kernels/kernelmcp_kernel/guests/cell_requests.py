@@ -28,6 +28,8 @@ class Cell:
     messages: int = 0
     dropped: Counter[str] = field(default_factory=Counter[str])
     """Outputs that were not sent, by the reason."""
+    dropped_late: set[str] = field(default_factory=set[str])
+    """The reasons that were told after the cell had ended."""
     files: dict[str, None] = field(default_factory=dict[str, None])
     """Paths in the workspace, or /volumes/NAME/PATH, that the guest claims to have written. Not verified: a hostile
     guest can lie."""
@@ -36,6 +38,8 @@ class Cell:
     """The requests that guests are working on for this cell, by request id."""
     ended: bool = False
     """No more requests are sent to guests for this cell."""
+    has_error: bool = False
+    """An error of this cell was published."""
 
     def request_of(self, guest: Guest, request_id: str) -> Request | None:
         """The running request with this id, if it belongs to this guest and is not abandoned."""

@@ -119,6 +119,26 @@ def _at_tick(ticks: int, look: Callable[[], None]) -> asyncio.TimerHandle:
     return loop.call_at(((loop.time() - phase) // period + 1) * period + phase, look)
 
 
+class _KeptOpen:
+    """A file of a process in /proc."""
+
+    def __init__(self, path: str, flags: int) -> None:
+        self._path, self._flags, self._fd = path, flags, -1
+        with suppress(OSError):
+            self.descriptor()
+
+    def descriptor(self) -> int:
+        """Opens it if that failed before: the machine may have been short of descriptors. Raises OSError."""
+        if self._fd < 0:
+            self._fd = os.open(self._path, self._flags | os.O_CLOEXEC)
+        return self._fd
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
 class ResidentMemory:
     """The resident memory of a process. It keeps its file open, which is of this process even if the id is reused."""
 
@@ -127,21 +147,16 @@ class ResidentMemory:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._fd = -1
-        if sys.platform == "linux":
-            with suppress(OSError):
-                self._fd = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._file = _KeptOpen(f"/proc/{pid}/statm", os.O_RDONLY)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._file.close()
 
     def read_mb(self) -> float:
         """In MiB; 0 if it cannot be read."""
         if sys.platform == "linux":
             try:
-                total, resident, *_ = map(int, os.pread(self._fd, 100, 0).split())
+                total, resident, *_ = map(int, os.pread(self._file.descriptor(), 100, 0).split())
                 self.is_hidden = total == 0
                 return resident * _PAGE_BYTES / _MIB
             except (OSError, ValueError):
@@ -158,20 +173,17 @@ class _Threads:
     """The threads of a process. It keeps the directory open, as ResidentMemory its file."""
 
     def __init__(self, pid: int) -> None:
-        self._fd = -1
-        if sys.platform == "linux":
-            with suppress(OSError):
-                self._fd = os.open(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._directory = _KeptOpen(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._directory.close()
 
     def count(self) -> int:
         """0 if they cannot be counted."""
         try:
-            return os.fstat(self._fd).st_nlink - 2  # as of every directory: itself, its name, and one for each below it
+            return (
+                os.fstat(self._directory.descriptor()).st_nlink - 2
+            )  # as of every directory: itself, its name, and one for each below it
         except OSError:
             return 0
 

@@ -34,6 +34,9 @@ _START_CHECK_SECONDS = 1.0
 # How long a save waits for a request that is under way, such as a completion: meanwhile the kernel takes no interrupt.
 _SAVE_WAITS_SECONDS = 2.0
 
+# Requests that an interrupt ends before they begin; the others are short, and of other clients.
+_OF_CELLS = ("execute", "run_program")
+
 # What a state may have beyond a full heap: its header, files in memory, blocks that do not compress.
 _STATE_EXCESS_MB = 64
 
@@ -64,7 +67,7 @@ class GuestSupervisor:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._requests = asyncio.Lock()
-        self._interrupted_early = False
+        self._interrupts = 0
         self._closed = False
         self._quota = settings().quota
         self._mounts: dict[str, dict[str, str]] = {}
@@ -127,17 +130,17 @@ class GuestSupervisor:
 
         Raises GuestDied if the guest ends before its reply, or cannot be started.
         """
+        before = self._interrupts
         async with self._requests:
             if self._closed:
                 raise GuestDied("the kernel is shutting down")
-            self._interrupted_early = False
             try:
                 if op == "execute" and not self._has_run:
                     await self._exchange(content["code"])
                 guest = await self._live()
             except (BuildError, OSError) as error:
                 raise GuestDied(f"the sandbox could not start: {error}") from error
-            if self._interrupted_early:
+            if self._interrupts > before and op in _OF_CELLS:
                 return {
                     "status": "error",
                     "ename": "KeyboardInterrupt",
@@ -282,11 +285,9 @@ class GuestSupervisor:
                     return
 
     def interrupt(self, grace_seconds: float | None = None) -> None:
-        """Interrupt the current request, if there is one, even while its guest still boots."""
-        if self.guest.busy:
-            self.guest.interrupt(grace_seconds=grace_seconds)
-        else:
-            self._interrupted_early = self._requests.locked()
+        """Interrupt the current request, if there is one, and cells that still wait for their turn or for the guest."""
+        self._interrupts += 1
+        self.guest.interrupt(grace_seconds=grace_seconds)
 
     def close(self) -> None:
         """End the guest for good; it has ended when this returns. From any thread, even if it has already ended."""

@@ -42,7 +42,7 @@ _MAX_INPUT_HELD = 96 * 2**20
 # How long work for a cell that has ended may continue, wall seconds: longer than a guest has to notice an interrupt.
 _SETTLE_SECONDS = 5.0
 
-_NEVER_BEGAN = {"exit_code": 130, "stdout": "", "stderr": ""}
+_NEVER_BEGAN = {"exit_code": 130, "stdout": "", "stderr": "", "interrupted": True}
 _NESTED = f"commands that start programs that start commands are nested more than {MAX_SHELLS} deep"
 _NO_SUCH = "no command of this cell waits for that program"
 
@@ -122,8 +122,8 @@ class Programs:
 
     async def run_command(self, call: Content, asker: Request) -> Content:
         """{command, capture, cwd, environment, stdin, timeout}: run it in the shell. Returns {done: {exit_code, stdout,
-        stderr, timed_out}}, {run: {argv, cwd, environment, stdin}, token} for a program that it waits for, or {absent:
-        true} if there is no shell."""
+        stderr, interrupted, timed_out}}, {run: {argv, cwd, environment, stdin}, token} for a program that it waits for,
+        or {absent: true} if there is no shell."""
         command, timeout = checked_command(call)
         call.clear()
         if not any(row.name == SHELL for row in table()):

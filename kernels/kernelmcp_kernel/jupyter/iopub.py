@@ -94,8 +94,18 @@ class OutputForwarder:
 
     def show(self, cell: Cell, data: dict[str, Any]) -> None:
         """Send a mime bundle from the kernel process itself."""
+        self.publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
+
+    def publish(self, message: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any]) -> None:
+        """Send a message of the kernel process itself, after the text that has come before it."""
         self._flush()
-        self._publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
+        self._publish(message, content, metadata, parent)
+
+    def failed(self, cell: Cell, reply: dict[str, Any]) -> None:
+        """Send the error of a guest's reply, unless it has come as an output: notebooks and other clients see only
+        outputs."""
+        if reply["status"] == "error" and not cell.silent and not cell.has_error:
+            self.publish("error", {name: reply[name] for name in ("ename", "evalue", "traceback")}, {}, cell.parent)
 
     def output(self, frame: Frame, cell: Cell | None = None) -> None:
         """Publish an output frame of an opened request or this cell. Ignores an unknown type, shape or request."""
@@ -104,7 +114,7 @@ class OutputForwarder:
             return
         if frame.excess:
             if frame.type in DISPLAY_TYPES | COMM_TYPES | {"stream", "error"}:
-                cell.dropped[_OVER_LIMIT] += 1
+                self._drop(cell, _OVER_LIMIT)
             return
         if frame.type == "stream":
             self._stream(cell, frame.content)
@@ -181,13 +191,22 @@ class OutputForwarder:
 
     def _is_dropped(self, cell: Cell, *, is_over: bool) -> bool:
         if is_over or self._backlog.is_stalled:
-            cell.dropped[_OVER_LIMIT if is_over else _STALLED] += 1
+            self._drop(cell, _OVER_LIMIT if is_over else _STALLED)
             return True
         return False
+
+    def _drop(self, cell: Cell, why: str) -> None:
+        if not cell.ended:
+            cell.dropped[why] += 1
+        elif why not in cell.dropped_late:  # nothing comes after it that could have a number
+            cell.dropped_late.add(why)
+            text = f"\n[kernelmcp] output of this cell's tasks is dropped: {why}\n"
+            self.publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def _error(self, cell: Cell, frame: Frame) -> None:
         error = error_content(frame.content)
         if error is not None and self._may_send(cell, frame.size):
+            cell.has_error = True
             self._publish("error", error, {}, cell.parent)
 
     def _comm(self, cell: Cell, frame: Frame) -> None:

@@ -60,9 +60,10 @@ def checked_done(reply: Content, capture: bool) -> Content:
     """The result of a command, as reported by the shell. Raises HostCallError."""
     if not _is_interrupt(reply) and reply.get("status") != "ok":
         raise HostCallError(f"the shell could not do it: {str(reply.get('evalue'))[:1000]}")
+    interrupted = _is_interrupt(reply) or reply.get("interrupted") is True
     if capture:
-        return checked_result(reply)
-    return {"exit_code": _INTERRUPTED if _is_interrupt(reply) else _exit_code(reply)}
+        return {**checked_result(reply), "interrupted": interrupted}
+    return {"exit_code": _INTERRUPTED if _is_interrupt(reply) else _exit_code(reply), "interrupted": interrupted}
 
 
 def _is_interrupt(reply: Content) -> bool:

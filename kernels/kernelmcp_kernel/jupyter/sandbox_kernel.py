@@ -138,7 +138,7 @@ class SandboxKernel(PastKernel):
             },
             {"tools": self._tools},
         )
-        self._report = Report(self._publish)
+        self._report = Report(self._forwarder.publish)
         self._closed = False
 
     @property
@@ -252,7 +252,7 @@ class SandboxKernel(PastKernel):
         await self._until_left()
         count = self.execution_count
         store_history = store_history and not silent
-        report = self._report = Report(self._publish)
+        report = self._report = Report(self._forwarder.publish)
         # Captured here: the callbacks that send a cell's output run in a different context from its request.
         ident = self._get_shell_context_var(self._shell_parent_ident)
         cell = self._cell = Cell(self.get_parent("shell"), ident, silent, allow_stdin)
@@ -313,6 +313,7 @@ class SandboxKernel(PastKernel):
         request.language, request.host_calls = part.language, find(part.language).host_calls
         supervisor = await self._on_loop(self._prepare(part.language, quota(cell_meta)))
         reply = checked_reply(await self._on_loop(_send(supervisor, request, content)))
+        self._forwarder.failed(cell, reply)
         report.earlier_loss(cell, supervisor.take_loss())
         report.background(cell, supervisor.guest.background)
         return reply

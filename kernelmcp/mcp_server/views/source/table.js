@@ -68,8 +68,10 @@ function tableOfSchema({ schema, data, rows: of }) {
   return { names, index: names.filter((name) => keys.has(name)).length, rows, of: Number.isInteger(of) ? of : rows.length };
 }
 
+/** Python writes infinities in its own way. @param {string} text */
+const numberOf = (text) => Number(text.replace(/^(-?)inf$/, "$1Infinity"));
 /** @param {string} text */
-const isNumber = (text) => text.trim() !== "" && Number.isFinite(Number(text));
+const isNumber = (text) => text.trim() !== "" && !Number.isNaN(numberOf(text));
 
 /** Numbers in their order, other texts in theirs, and missing values last. @param {boolean} numeric @param {number} sign
  * @returns {(one: string, other: string) => number} */
@@ -77,7 +79,7 @@ function order(numeric, sign) {
   return (one, other) => {
     if (!numeric) return sign * one.localeCompare(other);
     if (isNumber(one) !== isNumber(other)) return isNumber(one) ? -1 : 1;
-    return isNumber(one) ? sign * (Number(one) - Number(other)) : 0;
+    return isNumber(one) ? sign * (numberOf(one) - numberOf(other)) : 0;
   };
 }
 

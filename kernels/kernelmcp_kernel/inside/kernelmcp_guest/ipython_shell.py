@@ -150,10 +150,8 @@ class GuestShell(InteractiveShell):
         return await super().run_code(*args, **kwargs)
 
     def show_usage_error(self, exc: BaseException) -> None:
-        """Show one line, as IPython does; the reply has the same text."""
-        super().show_usage_error(exc)
-        text = str(exc)
-        self.last_error = {"ename": type(exc).__name__, "evalue": text, "traceback": [f"UsageError: {text}"]}
+        """Show one line, as IPython does."""
+        self._showtraceback(type(exc), exc, [f"UsageError: {exc}"])
 
     def excepthook(self, etype: Any, value: Any, tb: Any) -> None:
         """Pyodide calls it for exceptions that leave Python, including those that a cell waits for and receives."""

@@ -8,7 +8,9 @@ import base64
 import os
 import shlex
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TextIO
 
 from pyodide.ffi import can_run_sync
@@ -26,6 +28,9 @@ from kernelmcp_guest.programs.run import Finished, run, run_captured, run_for_sh
 _given: dict[str, str] = {}
 _configured: dict[str, str] = {}
 """Those of the configuration, among them."""
+
+
+_LATE = "[kernelmcp] a Python program runs in the session's Python, where a timeout does not end it\n"
 
 
 class NoShell(OSError):
@@ -85,11 +90,18 @@ def run_command(
     words = simple_program(command) if isinstance(command, str) else command if is_program(command[0]) else None
     if words is not None:
         variables = dict(environment) if environment is not None else None
-        if capture:
-            return run_captured(words, cwd=cwd, environment=variables, stdin=stdin, merged=merged)
         stdout, stderr = own_streams()
-        streams = (stdout, stdout) if merged else (stdout, stderr)
-        return Finished(run(words, *streams, cwd=cwd, environment=variables, stdin=stdin))
+        began = time.monotonic()
+        try:
+            if capture:
+                finished = run_captured(words, cwd=cwd, environment=variables, stdin=stdin, merged=merged)
+            else:
+                streams = (stdout, stdout) if merged else (stdout, stderr)
+                finished = Finished(run(words, *streams, cwd=cwd, environment=variables, stdin=stdin))
+        finally:
+            if timed_out := timeout is not None and time.monotonic() - began > timeout:
+                stderr.write(_LATE)
+        return replace(finished, timed_out=timed_out)
     line = command if isinstance(command, str) else shlex.join(command)
     seen = own_streams()
     if capture or all(isinstance(stream, OutStream) for stream in seen):
@@ -97,7 +109,7 @@ def run_command(
     finished = _ask_shell(line, True, merged, stdin, cwd, environment, timeout)
     for stream, data in zip(seen, (finished.stdout, finished.stderr), strict=True):
         write_bytes(stream, data)
-    return Finished(finished.exit_code, timed_out=finished.timed_out)
+    return replace(finished, stdout=b"", stderr=b"")
 
 
 def _ask_shell(
@@ -129,7 +141,7 @@ def _ask_shell(
         raise NoShell
     done = answer["done"]
     data = [base64.b64decode(done.get(name, "")) for name in ("stdout", "stderr")]
-    return Finished(done["exit_code"], *data, timed_out=done["timed_out"])
+    return Finished(done["exit_code"], *data, timed_out=done["timed_out"], interrupted=done["interrupted"])
 
 
 def _changed(environment: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from kernelmcp_guest.absent import NO_SHELL
 from kernelmcp_guest.out_stream import OutStream
 from kernelmcp_guest.packages import pip_commands
 from kernelmcp_guest.programs.commands import NoShell, run_command
-from kernelmcp_guest.programs.run import EXIT_INTERRUPTED, Finished
+from kernelmcp_guest.programs.run import Finished
 
 _NO_RAISE = "--no-raise-error"
 
@@ -35,7 +35,7 @@ def run(shell: Any, line: str) -> None:
         if data:
             stream.write(data.decode("utf-8", "replace"))
     shell.user_ns["_exit_code"] = finished.exit_code
-    if finished.exit_code == EXIT_INTERRUPTED:
+    if finished.interrupted:
         raise KeyboardInterrupt
 
 
@@ -58,7 +58,7 @@ def shell_magic(line: str, cell: str | None = None) -> None:
     if unknown := set(line.split()) - {_NO_RAISE}:
         raise UsageError(f"{' '.join(sorted(unknown))} is known only where the magic begins a cell")
     finished = _run(cell or "", capture=False)
-    if finished is not None and finished.exit_code == EXIT_INTERRUPTED:
+    if finished is not None and finished.interrupted:
         raise KeyboardInterrupt
     if finished is not None and finished.exit_code and _NO_RAISE not in line:
         raise subprocess.CalledProcessError(finished.exit_code, "bash")

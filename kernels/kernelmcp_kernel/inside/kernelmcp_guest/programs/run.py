@@ -27,7 +27,6 @@ from kernelmcp_guest.programs.output import Output, OutputStream, input_stream
 # A program that runs itself ends at this depth, before the stack does.
 MAX_NESTED = 5
 
-EXIT_INTERRUPTED = 130
 _EXIT_USAGE = 2
 _BUSY = "another program runs in this Python already: wait until it has ended"
 _NESTED = f"programs that run programs are nested more than {MAX_NESTED} deep"
@@ -44,6 +43,7 @@ class Finished:
     stdout: bytes = b""
     stderr: bytes = b""
     timed_out: bool = False
+    interrupted: bool = False
 
 
 def run_program(

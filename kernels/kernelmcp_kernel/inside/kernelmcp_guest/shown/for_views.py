@@ -65,17 +65,21 @@ def _of_frame(frame: Any) -> Bundle:
     count = min(rows, MAX_ROWS)
     try:
         part = _exact(frame.head(count))
-        text = part.to_json(orient="table", date_format="iso")
+        text = _to_json(part)
         while len(text) > MAX_TABLE_CHARS and count > MIN_ROWS:
             count = max(MIN_ROWS, count * MAX_TABLE_CHARS // len(text) - 1)
-            text = part.head(count).to_json(orient="table", date_format="iso")
+            text = _to_json(part.head(count))
     except Exception:  # noqa: BLE001  # names that occur twice, values that JSON does not have: its HTML is there
         return {}
     return {VIEW_TYPE: {TABLE: {**json.loads(text), "rows": rows}}} if len(text) <= MAX_TABLE_CHARS else {}
 
 
+def _to_json(frame: Any) -> str:
+    return frame.to_json(orient="table", date_format="iso", date_unit="us")
+
+
 def _exact(frame: Any) -> Any:
-    """The frame with numbers as text where JSON or a browser would round them."""
+    """The frame with numbers as text where JSON or a browser would round them, or JSON has none."""
     found = frame.copy(deep=False)
     for name in frame:
         if _is_rounded(frame[name]):
@@ -91,7 +95,7 @@ def _is_rounded(values: Any) -> bool:
         return bool(values.abs().max() > _MAX_EXACT)
     if pandas.api.types.is_float_dtype(values.dtype):
         known = values.dropna()
-        return bool((known.round(_JSON_DECIMALS) != known).any())
+        return bool((known.round(_JSON_DECIMALS) != known).any() or (known.abs() == float("inf")).any())
     return False
 
 

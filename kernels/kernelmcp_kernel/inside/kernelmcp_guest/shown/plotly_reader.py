@@ -73,6 +73,8 @@ def read(figure: Any) -> Chart:
         raise NotDrawn(f"{found:,} marks, more than {drawing.MAX_POINTS:,}")
     if sum(trace.type == "histogram" for trace in traces) > 1:
         raise NotDrawn("several histograms")
+    if len(traces) > 1 and any(trace.type == "pie" for trace in traces):
+        raise NotDrawn("several charts")
     if figure.frames:
         raise NotDrawn("an animation")
     layout = figure.layout
@@ -170,6 +172,10 @@ def _check(trace: Any) -> None:
     allowed = {"xaxis": (None, "x"), "yaxis": (None, "y")} | dict.fromkeys(_LEFT_OUT, (None, "", False))
     if not all(getattr(trace, name, None) in values for name, values in allowed.items()):
         raise NotDrawn("several axes" if {trace.xaxis, trace.yaxis} - {None, "x", "y"} else "details of a trace")
+    for name in ("x", "y") if trace.type != "box" else ():  # a box of plotly.express has an x0 that says nothing
+        counted = any(getattr(trace, each, None) for each in (f"{name}0", f"d{name}"))
+        if counted and getattr(trace, name, None) is None:
+            raise NotDrawn("places counted from a start")
     bars_of_errors = [getattr(trace, name, None) for name in ("error_x", "error_y")]
     if any(bar is not None and bar.to_plotly_json() for bar in bars_of_errors):
         raise NotDrawn("bars of errors")

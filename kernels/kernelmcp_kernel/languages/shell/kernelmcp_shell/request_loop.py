@@ -245,7 +245,7 @@ class RequestLoop:
         if not captured:
             if found.cut:
                 self._streams.write("stderr", _CUT)
-            return {"status": "ok", "exit_code": found.exit_code}
+            return {"status": "ok", "exit_code": found.exit_code, "interrupted": found.interrupted}
         # If bashkit has ended it, the bytes contain only its error message.
         stdout = texts["stdout"].encode() if found.problem else found.stdout
         stderr = texts["stderr"].encode() if found.problem else found.stderr
@@ -253,6 +253,7 @@ class RequestLoop:
         return {
             "status": "ok",
             "exit_code": found.exit_code,
+            "interrupted": found.interrupted,
             "stdout": base64.b64encode(stdout).decode("ascii"),
             "stderr": base64.b64encode(stderr).decode("ascii"),
         }
