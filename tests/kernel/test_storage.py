@@ -147,6 +147,18 @@ def test_a_writable_volume_is_written(stored: Stored) -> None:
     assert not (stored.writable / "data.txt").exists()
 
 
+def test_a_rename_leaves_alone_what_the_guest_has_at_the_path_that_the_volume_has_on_the_host(stored: Stored) -> None:
+    ran = stored.kernel.run(
+        f"import os, shutil; own = {str(stored.writable)!r}\n"
+        "os.makedirs(own); open(own + '/to', 'w').write('own')\n"
+        "for name in ('from', 'to'): open('/volumes/out/' + name, 'w').write(name)\n"
+        "os.replace('/volumes/out/from', '/volumes/out/to')\n"
+        "print(os.listdir(own), open('/volumes/out/to').read()); shutil.rmtree(own)"
+    )
+    assert (ran.status, ran.text()) == ("ok", "['to'] from\n")
+    assert ((stored.writable / "to").read_text(), (stored.writable / "from").exists()) == ("from", False)
+
+
 def test_a_guest_that_goes_round_its_quota_is_ended_and_runs_again_when_the_files_are_gone(stored: Stored) -> None:
     def last_words() -> str:
         # The count comes a second later: in this cell, or before one of the next.

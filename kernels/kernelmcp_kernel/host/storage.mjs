@@ -104,7 +104,7 @@ export class Storage {
   #patchNames() {
     const ops = this.nodefs.node_ops;
     ops.statfs = (/** @type {string} */ root) => this.#room(root);
-    const { mknod, unlink, rmdir, rename, symlink } = ops;
+    const { mknod, unlink, rmdir, symlink } = ops;
     ops.mknod = (/** @type {any} */ parent, /** @type {any[]} */ ...[name, mode, dev]) => {
       this.#mayWrite(parent);
       if (this.#isCounted(parent)) this.quota.check(0, 1);
@@ -133,7 +133,9 @@ export class Storage {
       this.#mayWrite(folder);
       const replaced = path.join(this.nodefs.realPath(folder), name);
       const size = this.#isCounted(folder) && fs.existsSync(replaced) ? sizeOf(replaced) : -1;
-      rename(node, folder, name);
+      // Emscripten's own would first delete what the guest has at the host's path.
+      this.nodefs.tryFSOperation(() => fs.renameSync(this.nodefs.realPath(node), replaced));
+      node.name = name;
       if (size >= 0) this.quota.add(-size, -1);
       this.#note(node);
     };
