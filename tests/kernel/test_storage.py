@@ -159,6 +159,25 @@ def test_a_rename_leaves_alone_what_the_guest_has_at_the_path_that_the_volume_ha
     assert ((stored.writable / "to").read_text(), (stored.writable / "from").exists()) == ("from", False)
 
 
+@pytest.mark.parametrize("folder", ["/workspace", "/volumes/out"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for name in 'bab': open(name, 'w').close()\n    os.replace('a', 'b'); os.remove('b'); open('b', 'w').close()",
+        "os.mkdir('a'); os.mkdir('b'); os.rename('a', 'b'); os.rmdir('b'); os.mkdir('b')",
+    ],
+    ids=["file", "directory"],
+)
+def test_a_name_that_was_replaced_and_removed_is_free(stored: Stored, folder: str, code: str) -> None:
+    ran = stored.kernel.run(
+        "import contextlib, os, tempfile\n"
+        f"with tempfile.TemporaryDirectory(dir={folder!r}) as inner, contextlib.chdir(inner):\n"
+        f"    {code}\n"
+        "    print(os.listdir())"
+    )
+    assert (ran.status, ran.text()) == ("ok", "['b']\n")
+
+
 def test_a_guest_that_goes_round_its_quota_is_ended_and_runs_again_when_the_files_are_gone(stored: Stored) -> None:
     def last_words() -> str:
         # The count comes a second later: in this cell, or before one of the next.

@@ -131,14 +131,25 @@ export class Storage {
     ops.rename = (/** @type {any} */ node, /** @type {any} */ folder, /** @type {string} */ name) => {
       this.#mayWrite(node);
       this.#mayWrite(folder);
-      const replaced = path.join(this.nodefs.realPath(folder), name);
-      const size = this.#isCounted(folder) && fs.existsSync(replaced) ? sizeOf(replaced) : -1;
-      // Emscripten's own would first delete what the guest has at the host's path.
-      this.nodefs.tryFSOperation(() => fs.renameSync(this.nodefs.realPath(node), replaced));
+      const to = path.join(this.nodefs.realPath(folder), name);
+      const replaced = this.#found(folder, name);
+      const size = replaced && this.#isCounted(folder) ? sizeOf(to) : -1;
+      // Emscripten's own would first delete what the guest has at the host's path, and keep the node that is replaced.
+      this.nodefs.tryFSOperation(() => fs.renameSync(this.nodefs.realPath(node), to));
+      if (replaced) this.FS.destroyNode(replaced);
       node.name = name;
       if (size >= 0) this.quota.add(-size, -1);
       this.#note(node);
     };
+  }
+
+  /** @param {any} folder @param {string} name */
+  #found(folder, name) {
+    try {
+      return this.FS.lookupNode(folder, name);
+    } catch {
+      return undefined;
+    }
   }
 
   /** @param {any} node @param {any} attributes @param {() => number} size @param {() => void} change */
