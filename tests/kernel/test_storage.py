@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,25 @@ def test_a_name_that_was_replaced_and_removed_is_free(stored: Stored, folder: st
         "    print(os.listdir())"
     )
     assert (ran.status, ran.text()) == ("ok", "['b']\n")
+
+
+def test_what_the_user_removes_from_a_volume_can_be_made_again(stored: Stored) -> None:
+    make = "import os; os.makedirs('/volumes/out/made', exist_ok=True); open('/volumes/out/made/file', 'w').write('1')"
+    for _ in range(2):
+        assert stored.kernel.run(make).result == "1"
+        shutil.rmtree(stored.writable / "made")
+
+
+@pytest.mark.parametrize("folder", ["/workspace", "/volumes/out"])
+def test_what_a_command_of_the_cell_removes_or_replaces_is_seen_at_once(stored: Stored, folder: str) -> None:
+    ran = stored.kernel.run(
+        f"%cd -q {folder}\n"
+        "import os\nfor _ in range(3):\n    os.mkdir('made'); open('made/file', 'w').close()\n    !rm -r made\n"
+        "    open('made', 'w').close()\n    !rm made; mkdir made; touch made/other\n"
+        "    print(os.listdir('made'), open('made/other').read()); os.remove('made/other'); os.rmdir('made')\n"
+        "%cd -q /workspace"
+    )
+    assert (ran.status, ran.text()) == ("ok", "['other'] \n" * 3)
 
 
 def test_a_guest_that_goes_round_its_quota_is_ended_and_runs_again_when_the_files_are_gone(stored: Stored) -> None:

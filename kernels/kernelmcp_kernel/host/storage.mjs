@@ -49,24 +49,25 @@ export class Storage {
     return changed;
   }
 
-  /** A request begins: what was found before may have been deleted. */
+  /** A request begins, or others have worked for one: what was found before may have been deleted. */
   begin() {
     this.requests += 1;
     this.quota.begin();
   }
 
-  /** Emscripten keeps what it has once found, but the server deletes files, too: each name is looked at again, once in a
-   * request and once a second. */
+  /** Emscripten keeps what it has once found, but others delete files, too: each name of a session or a volume is looked at
+   * again, once in a request, once a second and once after each call of the host. */
   #patchLookup() {
     const { FS } = this;
     const { lookupNode } = FS;
     FS.lookupNode = (/** @type {any} */ parent, /** @type {string} */ name) => {
       const node = lookupNode(parent, name);
-      if (node.mount !== parent.mount || !this.#isCounted(node)) return node;
+      if (node.mount !== parent.mount || !this.#isShared(node)) return node;
       const now = this.requests + Math.floor(performance.now() / RECHECK_MS); // it only grows
       if (node.seenAt === now) return node;
       node.seenAt = now;
-      const found = fs.lstatSync(this.nodefs.realPath(node), { throwIfNoEntry: false });
+      const file = this.nodefs.realPath(node);
+      const found = this.nodefs.tryFSOperation(() => fs.lstatSync(file, { throwIfNoEntry: false }));
       if (found?.isDirectory() === FS.isDir(node.mode) && found?.isFile() === FS.isFile(node.mode)) return node;
       FS.destroyNode(node);
       return lookupNode(parent, name);
@@ -179,6 +180,11 @@ export class Storage {
   /** @param {any} node @returns {boolean} */
   #isCounted(node) {
     return !!node.mount.opts.counted;
+  }
+
+  /** Whether others may change it while the guest runs. @param {any} node @returns {boolean} */
+  #isShared(node) {
+    return this.#isCounted(node) || node.mount.opts.noted !== undefined;
   }
 
   /** What os.statvfs says: the quota, where there is one. The host's disk is no business of the guest's.
