@@ -81,6 +81,29 @@ def test_zip_is_read_by_python_and_by_info_zip(guest: ShellGuest) -> None:
         assert len(archive.namelist()) == len(set(archive.namelist()))
 
 
+def test_an_archive_is_none_of_its_own_files(guest: ShellGuest) -> None:
+    ok(
+        guest,
+        "zip -qm ./made.zip t.txt; echo new > new.txt; zip -qmr ./made.zip *; tar cf ./made.tar .; tar cf ./made.tar .",
+    )
+    folder = guest.workspace / "case"
+    assert files_below(folder).keys() == {"made.zip", "made.tar"}
+    with zipfile.ZipFile(folder / "made.zip") as archive:
+        assert {name for name in archive.namelist() if not name.endswith("/")} == {*CONTENT, "new.txt"}
+    with tarfile.open(folder / "made.tar") as archive:
+        assert [member.name for member in archive if member.isfile()] == ["./made.zip"]
+
+
+def test_a_name_is_once_in_a_zip_archive(guest: ShellGuest) -> None:
+    ok(guest, "mkdir e; echo other > e/empty; zip -q ./made.zip t.txt ./t.txt")
+    found = guest.apart("zip -qjm made.zip d/empty e/empty", cwd="/workspace/case")
+    assert (found.exit_code, found.stderr.count("empty")) == (16, 3)
+    folder = guest.workspace / "case"
+    assert ((folder / "d" / "empty").read_bytes(), (folder / "e" / "empty").read_bytes()) == (b"", b"other\n")
+    with zipfile.ZipFile(folder / "made.zip") as archive:
+        assert archive.namelist() == ["t.txt"]
+
+
 def test_unzip_reads_those_of_python_of_info_zip_and_a_workbook(guest: ShellGuest) -> None:
     with zipfile.ZipFile(guest.workspace / "python.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in CONTENT.items():

@@ -102,7 +102,7 @@ class _Tar:
         verbs = [letter for letter in self._flags if letter in "cxt"]
         if len(verbs) != 1 or self._archive in ("", "-"):
             raise CommandFailed(FOR_BASHKIT, "")
-        path = self._call.path(self._archive)
+        path = posixpath.normpath(self._call.path(self._archive))
         if verbs == ["c"]:
             self._create(path)
         else:
