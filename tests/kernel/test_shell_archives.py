@@ -152,6 +152,10 @@ def test_tar_reads_and_writes_what_pythons_does(guest: ShellGuest, flag: str) ->
         assert files_below(guest.workspace / f"out{number}") == CONTENT
 
 
+def test_tar_in_a_pipe_ends_no_script_with_set_e(guest: ShellGuest) -> None:
+    assert ok(guest, "set -e; tar c d/empty | tar t; tar cf - d/empty > made.tar; echo $?") == "d/empty\n0\n"
+
+
 def test_compressors_encoders_and_sums_are_those_of_others(guest: ShellGuest) -> None:
     case = guest.workspace / "case"
     ok(

@@ -37,8 +37,8 @@ sleep() {
 }
 exec 61>&1 62>&2
 tar() {
-  kernelmcp-tar "$@" < /dev/null
-  local status=$?
+  local status=0
+  kernelmcp-tar "$@" < /dev/null || status=$?
   ((status == 125)) || return $status
   command tar "$@"
 }
