@@ -152,6 +152,28 @@ def test_tar_reads_and_writes_what_pythons_does(guest: ShellGuest, flag: str) ->
         assert files_below(guest.workspace / f"out{number}") == CONTENT
 
 
+def test_a_member_that_tar_cannot_make_is_named_and_the_others_are_made(guest: ShellGuest) -> None:
+    linked = tarfile.TarInfo("linked")
+    linked.type, linked.linkname = tarfile.LNKTYPE, "gone"
+    names = [tarfile.TarInfo(name) for name in ("first", "d", "n" * 300, "t.txt/in")]
+    with tarfile.open(guest.workspace / "odd.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        for member in [linked, *names, tarfile.TarInfo("last")]:
+            tar.addfile(member)
+    found = guest.apart("tar xvf ../odd.tar; echo $?; ls -d first last", cwd="/workspace/case")
+    listed = f"linked\nfirst\nd\n{'n' * 300}\nt.txt/in\nlast\n"
+    assert (found.exit_code, found.stdout) == (0, f"{listed}2\nfirst\nlast\n")
+    errors = found.stderr.splitlines()
+    assert [line.split(":")[:2] for line in errors] == [
+        ["tar", f" {name}"] for name in ("linked", "d", "n" * 300, "t.txt/in")
+    ]
+
+
+def test_a_member_whose_name_is_no_utf8_is_listed(guest: ShellGuest) -> None:
+    with tarfile.open(guest.workspace / "odd.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("n\udcff"))
+    assert ok(guest, "tar tf ../odd.tar") == "n?\n"
+
+
 def test_tar_in_a_pipe_ends_no_script_with_set_e(guest: ShellGuest) -> None:
     assert ok(guest, "set -e; tar c d/empty | tar t; tar cf - d/empty > made.tar; echo $?") == "d/empty\n0\n"
 

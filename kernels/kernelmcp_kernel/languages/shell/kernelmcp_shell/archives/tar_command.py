@@ -107,7 +107,7 @@ class _Tar:
             self._create(path)
         else:
             self._read(path, extract=verbs == ["x"])
-        return Result(self._said, self._errors, _FAILED if self._errors else 0)
+        return Result(_printable(self._said), _printable(self._errors), _FAILED if self._errors else 0)
 
     def _create(self, path: str) -> None:
         import tarfile
@@ -170,7 +170,15 @@ class _Tar:
                 if (wanted and not own) or self._is_excluded(member.name):
                     continue
                 found.update(own)
-                self._extract(archive, member) if extract else self._list(member)
+                if not extract:
+                    self._list(member)
+                    continue
+                try:
+                    self._extract(archive, member)
+                except OSError as error:
+                    self._errors += f"tar: {member.name}: {error.strerror or error}\n"
+                except KeyError:
+                    self._errors += f"tar: {member.name}: {member.linkname}, to which it is a hard link, is not there\n"
         for name in wanted:
             if name not in found:
                 self._errors += f"tar: {name}: Not found in archive\n"
@@ -213,3 +221,8 @@ class _Tar:
     def _say(self, name: str) -> None:
         if "v" in self._flags:
             self._said += f"{name}\n"
+
+
+def _printable(text: str) -> str:
+    """Names in an archive may have any bytes."""
+    return text.encode(errors="replace").decode()
