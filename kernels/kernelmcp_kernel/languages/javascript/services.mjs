@@ -102,6 +102,13 @@ export function makeServices({ ask, files, send, write, fire }) {
   return {
     all,
     complain: (/** @type {string} */ text) => write("stderr", text),
+    /** Numbers of ended timers may still be in variables. */
+    get timerCount() {
+      return timerCount;
+    },
+    set timerCount(count) {
+      timerCount = count;
+    },
     hasTimers: () => timers.size > 0,
     stopTimers: () => {
       for (const timer of timers.values()) clearTimeout(timer);
