@@ -168,6 +168,14 @@ def test_a_member_that_tar_cannot_make_is_named_and_the_others_are_made(guest: S
     ]
 
 
+@pytest.mark.parametrize(("folder", "why"), [("gone", "No such file or directory"), ("t.txt", "Not a directory")])
+def test_tar_makes_no_folder_to_go_to(guest: ShellGuest, folder: str, why: str) -> None:
+    ok(guest, "tar cf ../made.tar d")
+    found = guest.apart(f"tar xf ../made.tar -C {folder}", cwd="/workspace/case")
+    assert (found.exit_code, found.stderr) == (2, f"tar: {folder}: Cannot open: {why}\n")
+    assert files_below(guest.workspace / "case") == CONTENT
+
+
 def test_a_member_whose_name_is_no_utf8_is_listed(guest: ShellGuest) -> None:
     with tarfile.open(guest.workspace / "odd.tar", "w", format=tarfile.GNU_FORMAT) as tar:
         tar.addfile(tarfile.TarInfo("n\udcff"))

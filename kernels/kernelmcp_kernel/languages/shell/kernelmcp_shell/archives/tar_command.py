@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kernelmcp_shell.archives.trees import tree, written
 from kernelmcp_shell.builtin_interface import CommandFailed, Result
+from kernelmcp_shell.files import FOLDER
 
 if TYPE_CHECKING:
     import tarfile
@@ -93,6 +94,10 @@ class _Tar:
             self._archive = value
         elif kind == "d":
             self._folder = posixpath.normpath(posixpath.join(self._folder, value))
+            if not self._files.exists(self._folder):
+                raise CommandFailed(_FAILED, f"{value}: Cannot open: No such file or directory")
+            if self._files.stat(self._folder).kind != FOLDER:
+                raise CommandFailed(_FAILED, f"{value}: Cannot open: Not a directory")
         elif kind == "e":
             self._excluded.append(value)
         else:
