@@ -188,6 +188,11 @@ def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> 
             "\ufffdthen\nend \ufffd",
         ),
         ("import os; _ = os.write(1, b'raw \\xfe\\n')", "raw \ufffd\n"),
+        ("import os; _ = [os.write(1, bytes([each])) for each in 'é☃🚀'.encode()]", "é☃🚀"),
+        (
+            "import os; _ = os.write(1, b'\\xe2'); print('then'); _ = os.write(1, b'end \\xe2')",
+            "\ufffdthen\nend \ufffd",
+        ),
         ("print('nul \\0')", "nul \0\n"),
     ],
     ids=[
@@ -197,6 +202,8 @@ def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> 
         "bytes of characters",
         "beginnings of characters",
         "invalid bytes to the descriptor",
+        "bytes of characters to the descriptor",
+        "beginnings of characters to the descriptor",
         "nul",
     ],
 )

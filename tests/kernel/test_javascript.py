@@ -111,6 +111,19 @@ def test_a_cell_that_awaits_declares_for_the_next_one(kernel: Kernel) -> None:
         ("await import('node:path').then(m => m.join('a', '..', 'b'))", "'b'"),
         ("import p, { basename as base } from 'path'; [base('/a/b.c', '.c'), p.extname('x.tar.gz')]", "[ 'b', '.gz' ]"),
         ("new URL('/p?a=1&b=2', 'http://x.org').searchParams.get('b')", "'2'"),
+        (
+            "const u = new URL('http://x.org/p?a=1'); u.searchParams.append('b', 'c d'); u.href",
+            "'http://x.org/p?a=1&b=c+d'",
+        ),
+        (
+            "const v = new URL('http://x/p?a=1#h'); v.pathname = '/b c'; v.port = 8080; v.hash = ''; [`${v}`, v.host]",
+            "[ 'http://x:8080/b%20c?a=1', 'x:8080' ]",
+        ),
+        (
+            "const w = new URL('http://x?a'), q = w.searchParams; w.search = 'd=2&d'; q.set('d', 4); [w.href, `${q}`]",
+            "[ 'http://x/?d=4', 'd=4' ]",
+        ),
+        ("try { new URL('http://x').href = 'x' } catch (error) { console.log(error.message) }", "Invalid URL\n"),
         ("atob(btoa('\\xff')) === '\\xff' && new TextDecoder().decode(new TextEncoder().encode('é'))", "'é'"),
         ("structuredClone({ when: new Date(0), in: [1] }).in", "[ 1 ]"),
         (

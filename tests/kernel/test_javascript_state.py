@@ -33,6 +33,7 @@ let pending, settle; pending = new Promise((resolve) => { settle = resolve; });
 globalThis.shared = [1]; Array.prototype.last = function () { return this[this.length - 1]; };
 const util = require('util'), { createHash } = require('crypto'), buffer = Buffer.from('abc');
 const started = performance.now();
+const ended = Array.from({ length: 20 }, () => setTimeout(() => {}, 1)); ended.forEach(clearTimeout);
 process.env.MINE = 'yes';
 """
 
@@ -61,6 +62,10 @@ SURVIVES = {
     "working directory": ("process.cwd()", "'/workspace/sub'"),
     "files": ("require('fs').readFileSync('note.txt', 'utf8')", "'kept'"),
     "new timers": ("await new Promise((resolve) => setTimeout(() => resolve('came'), 1))", "'came'"),
+    "numbers of old timers": (
+        "await new Promise((resolve) => { setTimeout(() => resolve('came'), 1); ended.forEach(clearTimeout); })",
+        "'came'",
+    ),
     "new modules": ("(await import('path')).join('a', 'b')", "'a/b'"),
     "new memory": ("new Uint8Array(20_000_000).length", "20000000"),
     "errors": ("(() => { try { null.x } catch (error) { return error.constructor.name } })()", "'TypeError'"),

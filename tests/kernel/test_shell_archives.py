@@ -81,6 +81,29 @@ def test_zip_is_read_by_python_and_by_info_zip(guest: ShellGuest) -> None:
         assert len(archive.namelist()) == len(set(archive.namelist()))
 
 
+def test_an_archive_is_none_of_its_own_files(guest: ShellGuest) -> None:
+    ok(
+        guest,
+        "zip -qm ./made.zip t.txt; echo new > new.txt; zip -qmr ./made.zip *; tar cf ./made.tar .; tar cf ./made.tar .",
+    )
+    folder = guest.workspace / "case"
+    assert files_below(folder).keys() == {"made.zip", "made.tar"}
+    with zipfile.ZipFile(folder / "made.zip") as archive:
+        assert {name for name in archive.namelist() if not name.endswith("/")} == {*CONTENT, "new.txt"}
+    with tarfile.open(folder / "made.tar") as archive:
+        assert [member.name for member in archive if member.isfile()] == ["./made.zip"]
+
+
+def test_a_name_is_once_in_a_zip_archive(guest: ShellGuest) -> None:
+    ok(guest, "mkdir e; echo other > e/empty; zip -q ./made.zip t.txt ./t.txt")
+    found = guest.apart("zip -qjm made.zip d/empty e/empty", cwd="/workspace/case")
+    assert (found.exit_code, found.stderr.count("empty")) == (16, 3)
+    folder = guest.workspace / "case"
+    assert ((folder / "d" / "empty").read_bytes(), (folder / "e" / "empty").read_bytes()) == (b"", b"other\n")
+    with zipfile.ZipFile(folder / "made.zip") as archive:
+        assert archive.namelist() == ["t.txt"]
+
+
 def test_unzip_reads_those_of_python_of_info_zip_and_a_workbook(guest: ShellGuest) -> None:
     with zipfile.ZipFile(guest.workspace / "python.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in CONTENT.items():
@@ -127,6 +150,40 @@ def test_tar_reads_and_writes_what_pythons_does(guest: ShellGuest, flag: str) ->
             archive.add(guest.workspace / "case", "top")
         ok(guest, f"mkdir ../out{number}; tar xf ../python.tar -C ../out{number} --strip-components=1")
         assert files_below(guest.workspace / f"out{number}") == CONTENT
+
+
+def test_a_member_that_tar_cannot_make_is_named_and_the_others_are_made(guest: ShellGuest) -> None:
+    linked = tarfile.TarInfo("linked")
+    linked.type, linked.linkname = tarfile.LNKTYPE, "gone"
+    names = [tarfile.TarInfo(name) for name in ("first", "d", "n" * 300, "t.txt/in")]
+    with tarfile.open(guest.workspace / "odd.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        for member in [linked, *names, tarfile.TarInfo("last")]:
+            tar.addfile(member)
+    found = guest.apart("tar xvf ../odd.tar; echo $?; ls -d first last", cwd="/workspace/case")
+    listed = f"linked\nfirst\nd\n{'n' * 300}\nt.txt/in\nlast\n"
+    assert (found.exit_code, found.stdout) == (0, f"{listed}2\nfirst\nlast\n")
+    errors = found.stderr.splitlines()
+    assert [line.split(":")[:2] for line in errors] == [
+        ["tar", f" {name}"] for name in ("linked", "d", "n" * 300, "t.txt/in")
+    ]
+
+
+@pytest.mark.parametrize(("folder", "why"), [("gone", "No such file or directory"), ("t.txt", "Not a directory")])
+def test_tar_makes_no_folder_to_go_to(guest: ShellGuest, folder: str, why: str) -> None:
+    ok(guest, "tar cf ../made.tar d")
+    found = guest.apart(f"tar xf ../made.tar -C {folder}", cwd="/workspace/case")
+    assert (found.exit_code, found.stderr) == (2, f"tar: {folder}: Cannot open: {why}\n")
+    assert files_below(guest.workspace / "case") == CONTENT
+
+
+def test_a_member_whose_name_is_no_utf8_is_listed(guest: ShellGuest) -> None:
+    with tarfile.open(guest.workspace / "odd.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("n\udcff"))
+    assert ok(guest, "tar tf ../odd.tar") == "n?\n"
+
+
+def test_tar_in_a_pipe_ends_no_script_with_set_e(guest: ShellGuest) -> None:
+    assert ok(guest, "set -e; tar c d/empty | tar t; tar cf - d/empty > made.tar; echo $?") == "d/empty\n0\n"
 
 
 def test_compressors_encoders_and_sums_are_those_of_others(guest: ShellGuest) -> None:

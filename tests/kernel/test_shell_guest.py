@@ -44,6 +44,12 @@ def test_bytes_pass_through_a_command_apart(guest: ShellGuest) -> None:
     assert base64.b64decode(reply["stdout"]) == given
 
 
+@pytest.mark.parametrize("separators", [",", ".", "5"])
+def test_sleep_is_one_command_whatever_the_shell_is_set_to(guest: ShellGuest, separators: str) -> None:
+    found = guest.apart(f'IFS={separators}; set -xeu; sleep 0.15; set +x; echo "$?$IFS"')
+    assert found == Apart(0, f"0{separators}\n", "+ sleep 0.15\n+ set +x\n")
+
+
 def test_what_ends_a_command_apart_is_said_with_what_it_has_printed(guest: ShellGuest) -> None:
     found = guest.apart("echo first; f() { f; }; f")
     assert (found.exit_code, found.stdout) == (1, "first\n")

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +146,56 @@ def test_a_writable_volume_is_written(stored: Stored) -> None:
     assert ran.status == "ok"
     assert (stored.writable / "new").read_text() == "from the guest"
     assert not (stored.writable / "data.txt").exists()
+
+
+def test_a_rename_leaves_alone_what_the_guest_has_at_the_path_that_the_volume_has_on_the_host(stored: Stored) -> None:
+    ran = stored.kernel.run(
+        f"import os, shutil; own = {str(stored.writable)!r}\n"
+        "os.makedirs(own); open(own + '/to', 'w').write('own')\n"
+        "for name in ('from', 'to'): open('/volumes/out/' + name, 'w').write(name)\n"
+        "os.replace('/volumes/out/from', '/volumes/out/to')\n"
+        "print(os.listdir(own), open('/volumes/out/to').read()); shutil.rmtree(own)"
+    )
+    assert (ran.status, ran.text()) == ("ok", "['to'] from\n")
+    assert ((stored.writable / "to").read_text(), (stored.writable / "from").exists()) == ("from", False)
+
+
+@pytest.mark.parametrize("folder", ["/workspace", "/volumes/out"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for name in 'bab': open(name, 'w').close()\n    os.replace('a', 'b'); os.remove('b'); open('b', 'w').close()",
+        "os.mkdir('a'); os.mkdir('b'); os.rename('a', 'b'); os.rmdir('b'); os.mkdir('b')",
+    ],
+    ids=["file", "directory"],
+)
+def test_a_name_that_was_replaced_and_removed_is_free(stored: Stored, folder: str, code: str) -> None:
+    ran = stored.kernel.run(
+        "import contextlib, os, tempfile\n"
+        f"with tempfile.TemporaryDirectory(dir={folder!r}) as inner, contextlib.chdir(inner):\n"
+        f"    {code}\n"
+        "    print(os.listdir())"
+    )
+    assert (ran.status, ran.text()) == ("ok", "['b']\n")
+
+
+def test_what_the_user_removes_from_a_volume_can_be_made_again(stored: Stored) -> None:
+    make = "import os; os.makedirs('/volumes/out/made', exist_ok=True); open('/volumes/out/made/file', 'w').write('1')"
+    for _ in range(2):
+        assert stored.kernel.run(make).result == "1"
+        shutil.rmtree(stored.writable / "made")
+
+
+@pytest.mark.parametrize("folder", ["/workspace", "/volumes/out"])
+def test_what_a_command_of_the_cell_removes_or_replaces_is_seen_at_once(stored: Stored, folder: str) -> None:
+    ran = stored.kernel.run(
+        f"%cd -q {folder}\n"
+        "import os\nfor _ in range(3):\n    os.mkdir('made'); open('made/file', 'w').close()\n    !rm -r made\n"
+        "    open('made', 'w').close()\n    !rm made; mkdir made; touch made/other\n"
+        "    print(os.listdir('made'), open('made/other').read()); os.remove('made/other'); os.rmdir('made')\n"
+        "%cd -q /workspace"
+    )
+    assert (ran.status, ran.text()) == ("ok", "['other'] \n" * 3)
 
 
 def test_a_guest_that_goes_round_its_quota_is_ended_and_runs_again_when_the_files_are_gone(stored: Stored) -> None:

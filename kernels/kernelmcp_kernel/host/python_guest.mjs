@@ -44,10 +44,19 @@ let currentId = "";
 
 const emitNow = (/** @type {string} */ text) => writeFrame(FRAMES, text);
 const streams = new Streams(emitNow);
+/** Of guest output below Python: C code and os.write to the standard descriptors.
+ * @type {Record<string, StringDecoder>} */
+const decoders = { stdout: new StringDecoder("utf8"), stderr: new StringDecoder("utf8") };
+/** Show the beginning of a character whose other bytes have not come. @param {string} name */
+const endCharacter = (name) => {
+  const text = decoders[name].end();
+  if (text) streams.write(name, text, currentId);
+};
 /** @type {Storage | undefined} */
 let storage;
 /** One frame, after all that happened before it: what was printed, which files were written. @param {string} text */
 const emit = (text) => {
+  for (const name in decoders) endCharacter(name);
   streams.flush();
   const changed = storage?.takeChanged();
   if (changed?.length) emitNow(JSON.stringify({ type: "files", id: currentId, content: { changed } }));
@@ -95,13 +104,12 @@ function end(status, said) {
   leave(status, said);
 }
 
-/** Guest output below Python: C code and os.write to the standard descriptors. @param {string} name */
+/** @param {string} name of a standard stream */
 function rawStream(name) {
-  const decoder = new StringDecoder("utf8");
   return {
     /** @param {Uint8Array} bytes */
     write(bytes) {
-      streams.write(name, decoder.write(Buffer.from(bytes)), currentId);
+      streams.write(name, decoders[name].write(Buffer.from(bytes)), currentId);
       return bytes.length;
     },
   };
@@ -131,8 +139,10 @@ async function boot() {
   pyodide.setStderr(rawStream("stderr"));
   const host = {
     emit,
-    write_stream: (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
-      streams.write(name, text, id),
+    write_stream: (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) => {
+      endCharacter(name);
+      streams.write(name, text, id);
+    },
     look_soon: () => interrupts.lookSoon(),
     flush_streams: () => streams.flush(),
     ask,
@@ -347,6 +357,7 @@ function receive(text) {
   } else if (request.op === "result") {
     const { number, value, error } = request.content;
     interrupts.hold();
+    storage?.begin();
     if (error) takeHostCall(number)?.reject(new Error(error));
     else takeHostCall(number)?.resolve(end < 0 ? JSON.stringify(value) : text.slice(end + 1));
   } else if (request.op === "set_quota") {

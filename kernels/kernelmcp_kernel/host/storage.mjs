@@ -49,24 +49,25 @@ export class Storage {
     return changed;
   }
 
-  /** A request begins: what was found before may have been deleted. */
+  /** A request begins, or others have worked for one: what was found before may have been deleted. */
   begin() {
     this.requests += 1;
     this.quota.begin();
   }
 
-  /** Emscripten keeps what it has once found, but the server deletes files, too: each name is looked at again, once in a
-   * request and once a second. */
+  /** Emscripten keeps what it has once found, but others delete files, too: each name of a session or a volume is looked at
+   * again, once in a request, once a second and once after each call of the host. */
   #patchLookup() {
     const { FS } = this;
     const { lookupNode } = FS;
     FS.lookupNode = (/** @type {any} */ parent, /** @type {string} */ name) => {
       const node = lookupNode(parent, name);
-      if (node.mount !== parent.mount || !this.#isCounted(node)) return node;
+      if (node.mount !== parent.mount || !this.#isShared(node)) return node;
       const now = this.requests + Math.floor(performance.now() / RECHECK_MS); // it only grows
       if (node.seenAt === now) return node;
       node.seenAt = now;
-      const found = fs.lstatSync(this.nodefs.realPath(node), { throwIfNoEntry: false });
+      const file = this.nodefs.realPath(node);
+      const found = this.nodefs.tryFSOperation(() => fs.lstatSync(file, { throwIfNoEntry: false }));
       if (found?.isDirectory() === FS.isDir(node.mode) && found?.isFile() === FS.isFile(node.mode)) return node;
       FS.destroyNode(node);
       return lookupNode(parent, name);
@@ -104,7 +105,7 @@ export class Storage {
   #patchNames() {
     const ops = this.nodefs.node_ops;
     ops.statfs = (/** @type {string} */ root) => this.#room(root);
-    const { mknod, unlink, rmdir, rename, symlink } = ops;
+    const { mknod, unlink, rmdir, symlink } = ops;
     ops.mknod = (/** @type {any} */ parent, /** @type {any[]} */ ...[name, mode, dev]) => {
       this.#mayWrite(parent);
       if (this.#isCounted(parent)) this.quota.check(0, 1);
@@ -131,12 +132,25 @@ export class Storage {
     ops.rename = (/** @type {any} */ node, /** @type {any} */ folder, /** @type {string} */ name) => {
       this.#mayWrite(node);
       this.#mayWrite(folder);
-      const replaced = path.join(this.nodefs.realPath(folder), name);
-      const size = this.#isCounted(folder) && fs.existsSync(replaced) ? sizeOf(replaced) : -1;
-      rename(node, folder, name);
+      const to = path.join(this.nodefs.realPath(folder), name);
+      const replaced = this.#found(folder, name);
+      const size = replaced && this.#isCounted(folder) ? sizeOf(to) : -1;
+      // Emscripten's own would first delete what the guest has at the host's path, and keep the node that is replaced.
+      this.nodefs.tryFSOperation(() => fs.renameSync(this.nodefs.realPath(node), to));
+      if (replaced) this.FS.destroyNode(replaced);
+      node.name = name;
       if (size >= 0) this.quota.add(-size, -1);
       this.#note(node);
     };
+  }
+
+  /** @param {any} folder @param {string} name */
+  #found(folder, name) {
+    try {
+      return this.FS.lookupNode(folder, name);
+    } catch {
+      return undefined;
+    }
   }
 
   /** @param {any} node @param {any} attributes @param {() => number} size @param {() => void} change */
@@ -166,6 +180,11 @@ export class Storage {
   /** @param {any} node @returns {boolean} */
   #isCounted(node) {
     return !!node.mount.opts.counted;
+  }
+
+  /** Whether others may change it while the guest runs. @param {any} node @returns {boolean} */
+  #isShared(node) {
+    return this.#isCounted(node) || node.mount.opts.noted !== undefined;
   }
 
   /** What os.statvfs says: the quota, where there is one. The host's disk is no business of the guest's.

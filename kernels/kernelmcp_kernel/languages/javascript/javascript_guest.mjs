@@ -112,7 +112,7 @@ async function run({ op, id, number, content }) {
 /** Save the session's variables, or load them; the answer says what stands in the way. @param {"save_state" | "load_state"} op
  * @param {{reseed?: boolean, is_plain?: boolean}} how */
 async function moveState(op, how) {
-  const guest = { realm, files, isIdle: () => interpreter.isIdle() };
+  const guest = { realm, files, services, isIdle: () => interpreter.isIdle() };
   try {
     const { loadState, saveState } = await import("./state.mjs");
     const found = op === "save_state" ? saveState(guest, STATE_OUT, how) : loadState(guest, STATE_IN, how.reseed === true);

@@ -76,9 +76,13 @@ export function makeServices({ ask, files, send, write, fire }) {
     parseURL: (/** @type {string} */ text, /** @type {string} */ base) => {
       if (text.length + base.length > MAX_ADDRESS_CHARS) return JSON.stringify({ error: "Invalid URL: it is too long" });
       if (!URL.canParse(text, base || undefined)) return JSON.stringify({ error: `Invalid URL: ${text}` });
-      const url = new URL(text, base || undefined);
-      const { href, origin, protocol, username, password, host, hostname, port, pathname, search, hash } = url;
-      return JSON.stringify({ href, origin, protocol, username, password, host, hostname, port, pathname, search, hash });
+      return partsOf(new URL(text, base || undefined));
+    },
+    changeURL: (/** @type {string} */ text, /** @type {string} */ part, /** @type {string} */ value) => {
+      if (text.length + value.length > MAX_ADDRESS_CHARS) return JSON.stringify({ error: "Invalid URL: it is too long" });
+      const url = new URL(text);
+      if (part in url) Reflect.set(url, part, value);
+      return partsOf(url);
     },
     parseQuery: (/** @type {string} */ text) => {
       checkValues(text, /&/g);
@@ -102,12 +106,24 @@ export function makeServices({ ask, files, send, write, fire }) {
   return {
     all,
     complain: (/** @type {string} */ text) => write("stderr", text),
+    /** Numbers of ended timers may still be in variables. */
+    get timerCount() {
+      return timerCount;
+    },
+    set timerCount(count) {
+      timerCount = count;
+    },
     hasTimers: () => timers.size > 0,
     stopTimers: () => {
       for (const timer of timers.values()) clearTimeout(timer);
       timers.clear();
     },
   };
+}
+
+/** @param {URL} url */
+function partsOf({ href, origin, protocol, username, password, host, hostname, port, pathname, search, hash }) {
+  return JSON.stringify({ href, origin, protocol, username, password, host, hostname, port, pathname, search, hash });
 }
 
 /** Loading it takes a tenth of the start. */

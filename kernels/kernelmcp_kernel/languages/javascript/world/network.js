@@ -2,6 +2,11 @@
 (host, world) => {
   "use strict";
   const { bytesOf, define } = world;
+  const PARTS = ["href", "origin", "protocol", "username", "password", "host", "hostname", "port", "pathname", "search", "hash"];
+  const pairsOf = (given) => {
+    if (typeof given === "string") return JSON.parse(host.parseQuery(given));
+    return (given[Symbol.iterator] ? [...given] : Object.entries(given)).map((pair) => pair.map(String));
+  };
 
   define("Headers", class Headers {
     #all = new Map();
@@ -75,51 +80,80 @@
     return new Response(host.encode(answer.body, "base64"), answer);
   });
   define("URLSearchParams", class URLSearchParams {
-    #pairs = [];
-    constructor(given = "") {
-      if (typeof given === "string") this.#pairs = JSON.parse(host.parseQuery(given));
-      else this.#pairs = (given[Symbol.iterator] ? [...given] : Object.entries(given)).map((pair) => pair.map(String));
+    #query;
+    // query: of a URL, which has it as its text
+    constructor(given = "", query = { pairs: pairsOf(given) }) {
+      this.#query = query;
     }
     append(name, value) {
-      this.#pairs.push([String(name), String(value)]);
+      const { pairs } = this.#query;
+      pairs.push([String(name), String(value)]);
+      this.#query.pairs = pairs;
     }
     delete(name) {
-      this.#pairs = this.#pairs.filter(([one]) => one !== name);
+      this.#query.pairs = this.#query.pairs.filter(([one]) => one !== name);
     }
     set(name, value) {
-      const at = this.#pairs.findIndex(([one]) => one === name);
+      const { pairs } = this.#query;
+      const at = pairs.findIndex(([one]) => one === name);
       if (at < 0) return this.append(name, value);
-      this.#pairs = this.#pairs.filter(([one], place) => one !== name || place === at);
-      this.#pairs[this.#pairs.findIndex(([one]) => one === name)][1] = String(value);
+      pairs[at][1] = String(value);
+      this.#query.pairs = pairs.filter(([one], place) => one !== name || place === at);
     }
     get(name) {
-      return this.#pairs.find(([one]) => one === name)?.[1] ?? null;
+      return this.#query.pairs.find(([one]) => one === name)?.[1] ?? null;
     }
     getAll(name) {
-      return this.#pairs.filter(([one]) => one === name).map(([, value]) => value);
+      return this.#query.pairs.filter(([one]) => one === name).map(([, value]) => value);
     }
     has(name) {
-      return this.#pairs.some(([one]) => one === name);
+      return this.#query.pairs.some(([one]) => one === name);
     }
     toString() {
-      return host.formatQuery(JSON.stringify(this.#pairs));
+      return host.formatQuery(JSON.stringify(this.#query.pairs));
     }
     [Symbol.iterator]() {
-      return this.#pairs.map((pair) => [...pair]).values();
+      return this.#query.pairs.map((pair) => [...pair]).values();
     }
   });
   define("URL", class URL {
+    #parts;
     constructor(url, base) {
-      const { error, ...parts } = JSON.parse(host.parseURL(String(url), base === undefined ? "" : String(base)));
+      this.#take(host.parseURL(String(url), base === undefined ? "" : String(base)));
+      const own = this;
+      this.searchParams = new URLSearchParams("", {
+        get pairs() {
+          return pairsOf(own.search);
+        },
+        set pairs(pairs) {
+          own.search = host.formatQuery(JSON.stringify(pairs));
+        },
+      });
+    }
+    static {
+      for (const name of PARTS) {
+        const get = function () {
+          return this.#parts[name];
+        };
+        const set = function (value) {
+          this.#take(host.changeURL(this.#parts.href, name, String(value)));
+        };
+        Object.defineProperty(this.prototype, name, { get, set: name === "origin" ? undefined : set, configurable: true });
+      }
+    }
+    #take(text) {
+      const { error, ...parts } = JSON.parse(text);
       if (error) throw new TypeError(error);
-      Object.assign(this, parts);
-      this.searchParams = new URLSearchParams(parts.search);
+      this.#parts = parts;
     }
     toString() {
       return this.href;
     }
     toJSON() {
       return this.href;
+    }
+    [world.inspect.custom]() {
+      return `URL ${world.inspect({ ...this.#parts, searchParams: this.searchParams })}`;
     }
   });
 };

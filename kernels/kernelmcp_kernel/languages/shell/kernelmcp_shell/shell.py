@@ -28,17 +28,17 @@ EXIT_LIMIT = 1
 
 # Commands that bashkit lacks, or cannot interrupt: its `sleep` checks nothing until it ends.
 _PRELUDE = r"""
-sleep() {
-  local naps=($(kernelmcp-naps "$@"))
-  [ ${#naps[@]} = 2 ] || return 1
-  local left=${naps[0]}
+sleep() (
+  { set +x; } 2> /dev/null
+  naps=$(kernelmcp-naps "$@") || exit 1
+  left=${naps% *}
   while ((left-- > 0)); do command sleep 0.1; done
-  command sleep "${naps[1]}"
-}
+  command sleep "${naps#* }"
+)
 exec 61>&1 62>&2
 tar() {
-  kernelmcp-tar "$@" < /dev/null
-  local status=$?
+  local status=0
+  kernelmcp-tar "$@" < /dev/null || status=$?
   ((status == 125)) || return $status
   command tar "$@"
 }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kernelmcp_shell.archives.trees import tree, written
 from kernelmcp_shell.builtin_interface import CommandFailed, Result
+from kernelmcp_shell.files import FOLDER
 
 if TYPE_CHECKING:
     import tarfile
@@ -93,6 +94,10 @@ class _Tar:
             self._archive = value
         elif kind == "d":
             self._folder = posixpath.normpath(posixpath.join(self._folder, value))
+            if not self._files.exists(self._folder):
+                raise CommandFailed(_FAILED, f"{value}: Cannot open: No such file or directory")
+            if self._files.stat(self._folder).kind != FOLDER:
+                raise CommandFailed(_FAILED, f"{value}: Cannot open: Not a directory")
         elif kind == "e":
             self._excluded.append(value)
         else:
@@ -102,12 +107,12 @@ class _Tar:
         verbs = [letter for letter in self._flags if letter in "cxt"]
         if len(verbs) != 1 or self._archive in ("", "-"):
             raise CommandFailed(FOR_BASHKIT, "")
-        path = self._call.path(self._archive)
+        path = posixpath.normpath(self._call.path(self._archive))
         if verbs == ["c"]:
             self._create(path)
         else:
             self._read(path, extract=verbs == ["x"])
-        return Result(self._said, self._errors, _FAILED if self._errors else 0)
+        return Result(_printable(self._said), _printable(self._errors), _FAILED if self._errors else 0)
 
     def _create(self, path: str) -> None:
         import tarfile
@@ -170,7 +175,15 @@ class _Tar:
                 if (wanted and not own) or self._is_excluded(member.name):
                     continue
                 found.update(own)
-                self._extract(archive, member) if extract else self._list(member)
+                if not extract:
+                    self._list(member)
+                    continue
+                try:
+                    self._extract(archive, member)
+                except OSError as error:
+                    self._errors += f"tar: {member.name}: {error.strerror or error}\n"
+                except KeyError:
+                    self._errors += f"tar: {member.name}: {member.linkname}, to which it is a hard link, is not there\n"
         for name in wanted:
             if name not in found:
                 self._errors += f"tar: {name}: Not found in archive\n"
@@ -213,3 +226,8 @@ class _Tar:
     def _say(self, name: str) -> None:
         if "v" in self._flags:
             self._said += f"{name}\n"
+
+
+def _printable(text: str) -> str:
+    """Names in an archive may have any bytes."""
+    return text.encode(errors="replace").decode()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernelmcp_shell.files import Files
 
 _FAILED, _NOTHING_FOUND, _NOT_A_ZIP = 1, 11, 9
-_BAD_USE = 10
+_BAD_USE, _BAD_ARGUMENTS = 10, 16
 _FIRST_YEAR = 1980
 _CHUNK = 1 << 20
 
@@ -88,25 +88,29 @@ class _Zip:
         archive, *names = self._options.names or [""]
         if not names:
             raise CommandFailed(_BAD_USE, "name an archive, and files for it: zip [-r] ARCHIVE.zip NAME...")
-        target = self._call.path(archive)
+        target = posixpath.normpath(self._call.path(archive))
         if not self._files.exists(target) and "." not in posixpath.basename(archive):
             archive, target = f"{archive}.zip", f"{target}.zip"
         if archive == "-":
             raise CommandFailed(_BAD_USE, "the archive cannot be written to stdout: name a file")
-        added = list(self._to_add(names, target))
+        added: dict[str, str] = {}
+        for path, name in self._to_add(names, target):
+            if added.setdefault(name, path) != path:
+                raise CommandFailed(
+                    _BAD_ARGUMENTS, f"two files would be {name} in the archive: {added[name]} and {path}"
+                )
         if not added:
             return Result("", f"\nzip error: Nothing to do! ({archive})\n", 12)
         old = io.BytesIO(self._files.read(target) if self._files.exists(target) else b"")
         made = io.BytesIO()
         with zipfile.ZipFile(made, "w") as into:
-            replaced = self._keep_others(old, {name for _, name in added}, into)
-            for path, name in added:
+            replaced = self._keep_others(old, set(added), into)
+            for name, path in added.items():
                 self._add(into, path, name, "updating" if name in replaced else "adding")
         self._files.write(target, made.getvalue())
         if "m" in self._options.flags:
-            for path, name in reversed(added):
-                if not name.endswith("/"):
-                    self._files.remove(path, recursive=False)
+            for path in {path for name, path in added.items() if not name.endswith("/")}:
+                self._files.remove(path, recursive=False)
         return Result("" if "q" in self._options.flags else self._said)
 
     def _to_add(self, names: list[str], archive: str) -> Iterator[tuple[str, str]]:
