@@ -115,9 +115,10 @@ class Connections:
             _complete(scope, head.mirrored)
             if connection is None:
                 if method == INITIALIZE:
-                    send = held.enter_context(self._opening(share_of(scope), send))
                     if self._adopted is not None:
                         send = self._adopted.keeping(scope, head.opening, send)
+                    # Outermost: it is counted although its client goes while its record is written.
+                    send = held.enter_context(self._opening(share_of(scope), send))
                 await self._app(scope, replay, explaining(send))
                 return
             await self._adopt(connection, scope)

@@ -175,7 +175,7 @@ class Past:
             base_number=state.base_number,
             created_at=now(),
             execution_count=count,
-            execution=self._record.last_execution,
+            execution=self._record.last_execution if self._queue.asking is None else "",  # in the middle of a cell
             size_bytes=size + copied.new_bytes + (copied.entries - copied.shared) * BLOCK_BYTES + names,
             total_bytes=whole + copied.total_bytes + copied.entries * BLOCK_BYTES + names,
             left_out=copied.left_out,

@@ -42,8 +42,10 @@ class Replay:
             pass
 
     def cancel(self) -> None:
-        """Interrupt the cell that runs; those that wait do not run."""
-        self._session.queue.interrupt(self.current)
+        """Interrupt the cell that runs; those that wait do not run, whatever that one does with the interrupt."""
+        for execution in reversed(self.executions):
+            if not execution.done.is_set():
+                self._session.queue.interrupt(execution)
 
     def _note_end(self, execution: Execution) -> None:
         is_well = execution.status == "ok" or (execution.status == "error" and execution in self._may_fail)

@@ -812,10 +812,11 @@ async def test_a_cell_is_gone_back_to_by_its_id_though_its_number_came_again(con
         for value in ("second", "third", "first"):
             await call(client, "restore_session", session_id="s", name=ids[value])
             assert (await run(client, "x", session_id="s"))["result"] == repr(value)
+        await run(client, "%checkpoint within", session_id="s")
         await call(client, "reset_workspace", session_id="s", scope="variables")
         await call(client, "checkpoint_session", session_id="s", name="empty")
         after = {each["name"]: each["execution"] for each in record_of(tmp_path)["checkpoints"]}
-        assert (after["again"], after["empty"]) == (ids["first"], "")
+        assert (after["again"], after["within"], after["empty"]) == (ids["first"], "", "")
 
 
 async def test_a_name_that_a_loss_has_told_keeps_its_checkpoint(connect: Connect) -> None:

@@ -340,7 +340,33 @@ def test_doctor_starts_nothing_else_that_a_project_names(
     (tmp_path / ".mcp.json").write_text(HOSTILE % json.dumps(entry))
     found = anyio.run(states, Places({"HOME": str(tmp_path / "home"), "PATH": ""}, folder=tmp_path))
     assert found.keys() == {"Claude Code, .mcp.json"}
-    assert "not tried, because the project names another program than" in found["Claude Code, .mcp.json"]
+    assert "not tried: a project may name any program" in found["Claude Code, .mcp.json"]
+
+
+@pytest.mark.parametrize("folder", [[], ["--folder", "/tmp/"], ["--folder=/tmp"]])
+def test_doctor_starts_what_install_writes_into_a_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: list[str]
+) -> None:
+    async def trial(command: list[str], variables: dict[str, str]) -> str:
+        return f"works: {command == [*launcher(), *folder]}"
+
+    monkeypatch.setattr(check, "_trial", trial)
+    command, *arguments = launcher()
+    (tmp_path / ".mcp.json").write_text(HOSTILE % json.dumps({"command": command, "args": [*arguments, *folder]}))
+    [found] = anyio.run(states, Places({"HOME": str(tmp_path / "home"), "PATH": ""}, folder=tmp_path)).values()
+    assert found.startswith("works: True")
+
+
+def test_wrong_settings_cost_doctor_no_other_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mcp.toml").write_text("[sessions]\nno_such_setting = 1\n")
+    monkeypatch.setenv("KERNELMCP_CONFIG_FILE", str(tmp_path / "mcp.toml"))
+    (tmp_path / ".vscode").mkdir()
+    command, *arguments = launcher()
+    entry = {"command": command, "args": arguments}
+    (tmp_path / ".vscode/mcp.json").write_text(json.dumps({"servers": {"kernelmcp": entry}}))
+    [found] = anyio.run(states, Places({"HOME": str(tmp_path / "home"), "PATH": ""}, folder=tmp_path)).values()
+    assert "cannot be used" in found
+    assert "no_such_setting" in found
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ async def test_it_stops_at_the_first_cell_that_fails_now(connect: Connect) -> No
 
 async def test_who_gives_up_on_a_notebook_ends_it(connect: Connect, tmp_path: Path) -> None:
     async with connect() as client:
-        begun = "open('begun', 'w').close()\nwhile True: pass"
+        begun = "try:\n    open('begun', 'w').close()\n    while True: pass\nexcept KeyboardInterrupt: pass"
         await call(client, "write_file", session_id="s", path="n.ipynb", content=notebook(begun, "later = 1"))
 
         async def create() -> None:

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 
 from kernelmcp.commands.install import configure
 from kernelmcp.commands.install.clients import CLIENTS, Client, Places, Scope
-from kernelmcp.commands.install.entry import NAME, Entry, address_of, command_of, folder_of, variables_of
+from kernelmcp.commands.install.entry import FOLDER_OPTION, NAME, Entry, address_of, command_of, folder_of, variables_of
 from kernelmcp.commands.terminal import plain
 from kernelmcp.config.client_files import NESTED_VARIABLE
 from kernelmcp.errors import ConfigurationError
@@ -76,17 +76,19 @@ async def _state(name: str, scope: Scope, places: Places) -> str:
         if (address := address_of(ours)) is not None:
             return f"connects to {plain(address)}; not tried ({file})"
         if scope == "project" and not _is_as_installed(client, ours, places):
-            return f"not tried, because the project names another program than {repair} would ({file})"
+            return f"not tried: a project may name any program, and this is not what {repair} writes ({file})"
         told = _obstacle(client, ours, repair) or await _trial(command_of(ours), variables_of(ours))
-    except (OSError, ValueError, RuntimeError) as exc:
+    except (OSError, ValueError, RuntimeError, ConfigurationError) as exc:
         return f"{file} cannot be used: {plain(exc)}"
     return f"{told} ({file})"
 
 
 def _is_as_installed(client: Client, ours: Entry, places: Places) -> bool:
-    folder = folder_of(ours)
-    wanted = configure.entry_for(client, {}, None if folder is None else Path(folder), "project", places.environ)
-    return (command_of(ours), variables_of(ours)) == (command_of(wanted), variables_of(wanted))
+    wanted = configure.entry_for(client, {}, None, "project", places.environ)
+    command, folder = command_of(wanted), folder_of(ours)
+    named = [] if folder is None else [[FOLDER_OPTION, folder], [f"{FOLDER_OPTION}={folder}"]]
+    is_same = command_of(ours) in [command, *([*command, *option] for option in named)]
+    return is_same and variables_of(ours) == variables_of(wanted)
 
 
 def _obstacle(client: Client, ours: Entry, repair: str) -> str | None:
