@@ -27,8 +27,8 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, RateLimited, ServerError
 from kernelmcp.executions.execution import Execution
 from kernelmcp.http import guard, jwt_verifier
-from kernelmcp.http.guard import Gate, Guard
-from kernelmcp.http.mcp_connections import MAX_INITIALIZE_BYTES, whole_message
+from kernelmcp.http.guard import SHARE_KEY, Gate, Guard
+from kernelmcp.http.mcp_connections import MAX_INITIALIZE_BYTES, Connections, whole_message
 from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.http.token_identity import Rejected
 from kernelmcp.http.tokens import Authenticator
@@ -312,3 +312,35 @@ def test_a_failed_installation_names_the_session_that_was_made_for_it() -> None:
         with pytest.raises(ServerError) as raised:
             package_tools._result(execution, note, 1000)
         assert raised.value.suggestions[1:] == told
+
+
+def test_a_connection_whose_client_goes_while_it_is_recorded_is_counted() -> None:
+    class Recording:
+        """Of the servers that share a home: the client goes while this writes the record."""
+
+        def keeping(self, scope: Scope, opening: Any, send: Send) -> Send:
+            async def sending(message: Message) -> None:
+                raise TimeoutError
+
+            return sending
+
+    opened: dict[str, object] = {}
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        opened["c1"] = object()
+        headers = [(b"mcp-session-id", b"c1")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    manager: Any = SimpleNamespace(handle_request=answer, _server_instances=opened, max_sessions=4)
+    nothing, recording = cast(Any, None), cast(Any, Recording())
+    connections = Connections(manager, nothing, 1000, nothing, nothing, recording)
+
+    async def initialize() -> None:
+        with suppress(TimeoutError):
+            head: Any = SimpleNamespace(method="initialize", id=1, mirrored={}, opening={}, may_wait=False)
+            await connections._post(
+                None, head, nothing, {"type": "http", "headers": [], SHARE_KEY: "a"}, nothing, nothing
+            )
+
+    anyio.run(initialize)
+    assert list(connections._shares) == list(opened)
