@@ -182,6 +182,11 @@ def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> 
         ("print('snow \\u2603, rocket \\U0001f680')", "snow \u2603, rocket \U0001f680\n"),
         ("print('\\ud800 alone')", "\\ud800 alone\n"),
         ("import sys; _ = sys.stdout.buffer.write(b'\\xff\\n')", "\ufffd\n"),
+        (
+            "import io, sys; own, sys.stdout.buffer = sys.stdout.buffer, io.BytesIO(); print('as ever')\n"
+            "sys.stdout.buffer = own",
+            "as ever\n",
+        ),
         ("import sys; _ = [sys.stdout.buffer.write(bytes([each])) for each in 'é☃🚀'.encode()]", "é☃🚀"),
         (
             "import sys; out = sys.stdout.buffer.write; out(b'\\xe2'); print('then'); _ = out(b'end \\xe2')",
@@ -199,6 +204,7 @@ def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> 
         "unicode",
         "lone surrogate",
         "invalid bytes",
+        "another buffer",
         "bytes of characters",
         "beginnings of characters",
         "invalid bytes to the descriptor",

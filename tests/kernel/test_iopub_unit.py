@@ -99,8 +99,9 @@ def test_output_that_is_dropped_after_its_cell_is_told_once_for_each_reason() ->
     async def run() -> None:
         forwarder = OutputForwarder(lambda _, content, *more: sent.append(content["text"]), cast(Backlog, backlog))
         cell = Cell({})
+        cell.ended = True  # its reply is there, but not all of its output
+        forwarder.output(stream("x"), cell)
         forwarder.finish(cell)
-        cell.ended = True
         forwarder.output(stream("x"), cell)
         forwarder.output(stream("x"), cell)
         backlog.is_stalled = False
@@ -110,6 +111,7 @@ def test_output_that_is_dropped_after_its_cell_is_told_once_for_each_reason() ->
 
     asyncio.run(run())
     assert sent == [
+        "\n[kernelmcp] 1 more output of this cell was dropped: a client of this kernel reads too slowly\n",
         "\n[kernelmcp] output of this cell's tasks is dropped: a client of this kernel reads too slowly\n",
         "kept",
         "\n[kernelmcp] output of this cell's tasks is dropped: over the limit for one cell\n",

@@ -649,6 +649,8 @@ def test_a_dependency_with_the_name_of_a_module_comes_back(
     assert names(restore(settings, store, had)) == names(had)
     with pytest.raises(e.PackageError, match="pyjwt"):
         asyncio.run(Installer(settings, store).install(["jwt"], print, Options(no_deps=True)))
+    with pytest.raises(e.PackageError, match="pyjwt"):
+        asyncio.run(Installer(settings, store).install(["jwt==1.3.1"], print, Options(no_deps=True)))
 
 
 def test_what_came_with_an_allowed_package_comes_back_with_it_and_not_alone(

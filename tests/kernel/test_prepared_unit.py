@@ -101,8 +101,7 @@ def test_a_former_image_is_used_where_the_settings_permit_its_packages(
         ({"denied": ["pandas"]}, False),
         ({"denied": ["numpy"]}, False),
         ({"denied": ["scipy"]}, True),
-        ({"allowed": ["six"]}, False),
-        ({"allowed": ["pandas"]}, True),  # as for an installation, whose dependencies need not be named
+        ({"allowed": ["six"]}, True),  # what a session may install is another question
     ],
 )
 def test_preinstalled_packages_are_used_as_long_as_the_settings_permit_them(
@@ -158,6 +157,18 @@ def test_who_sets_up_another_version_is_told_to_remove_the_first(
     assert [plan.error for plan in plans(["plain>=2"], [])] == [said]
     assert prepare._get(["plain>=2"], Installer(PackageSettings(), store), store)
     assert capsys.readouterr().err == f"kernelmcp: {said}\n"
+
+
+def test_an_archive_is_set_up_without_what_is_no_longer_permitted(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_archive(tmp_path / "set.zip", store, ("new",), set_up(store, make_wheel(tmp_path, "new")))
+    set_up(store, make_wheel(tmp_path, "old"))
+    chosen = read_settings({"KERNELMCP_PACKAGES": json.dumps({"denied": ["old"], "allowed": ["new"]})})
+    monkeypatch.setattr(prepared, "settings", lambda: chosen)
+    prepare._get_archived(tmp_path / "set.zip", Installer(chosen.packages, store), store)
+    found = prepared.read_setup()
+    assert (found.requirements, [wheel["name"] for wheel in found.wheels]) == (("new",), ["new"])
 
 
 def test_an_archive_adds_to_what_was_set_up_and_its_versions_win(store: Store, tmp_path: Path) -> None:

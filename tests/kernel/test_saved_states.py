@@ -44,7 +44,7 @@ def test_a_state_has_what_the_cell_that_runs_leaves(tmp_path: Path) -> None:
         assert other.run("x + 1").result == "42"
 
 
-GIVEN_BEFORE = '{"KEPT": "before", "OTHER": "before", "GONE": "before"}'
+GIVEN_BEFORE = '{"KEPT": "before", "OTHER": "before", "GONE": "before", "TERM": "before"}'
 GIVEN_LATER = '{"KEPT": "before", "OTHER": "later"}'
 ENVIRONMENTS = {
     "python": (
@@ -77,7 +77,7 @@ def test_a_state_has_its_environment_but_for_what_the_settings_have_changed(tmp_
         assert other.run(told).result == r"b'mine later mine\n'"
     with running_kernel() as third:
         assert load(third, tmp_path / "state", saved["bytes"], **chosen)["status"] == "ok"
-        assert third.run("import os; [os.environ.get('GONE')]").result == "[None]"
+        assert third.run("import os; [os.environ.get(name) for name in ('GONE', 'TERM')]").result == "[None, 'dumb']"
 
 
 def test_a_cell_that_runs_on_leaves_no_state_to_save(kernel: Kernel, tmp_path: Path) -> None:

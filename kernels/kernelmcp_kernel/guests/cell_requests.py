@@ -30,6 +30,8 @@ class Cell:
     """Outputs that were not sent, by the reason."""
     dropped_late: set[str] = field(default_factory=set[str])
     """The reasons that were told after the cell had ended."""
+    is_finished: bool = False
+    """What was dropped has been told."""
     files: dict[str, None] = field(default_factory=dict[str, None])
     """Paths in the workspace, or /volumes/NAME/PATH, that the guest claims to have written. Not verified: a hostile
     guest can lie."""

@@ -357,7 +357,7 @@ function receive(text) {
   } else if (request.op === "result") {
     const { number, value, error } = request.content;
     interrupts.hold();
-    storage?.begin();
+    storage?.lookAgain();
     if (error) takeHostCall(number)?.reject(new Error(error));
     else takeHostCall(number)?.resolve(end < 0 ? JSON.stringify(value) : text.slice(end + 1));
   } else if (request.op === "set_quota") {

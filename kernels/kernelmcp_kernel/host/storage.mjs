@@ -49,10 +49,15 @@ export class Storage {
     return changed;
   }
 
-  /** A request begins, or others have worked for one: what was found before may have been deleted. */
+  /** A request begins: what was found before may have been deleted. */
   begin() {
-    this.requests += 1;
+    this.lookAgain();
     this.quota.begin();
+  }
+
+  /** Others have worked for a request: the same holds for names. */
+  lookAgain() {
+    this.requests += 1;
   }
 
   /** Emscripten keeps what it has once found, but others delete files, too: each name of a session or a volume is looked at

@@ -83,6 +83,7 @@ class OutputForwarder:
             text = f"\n[kernelmcp] {count:,} more {outputs} dropped: {why}\n"
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
         cell.dropped.clear()
+        cell.is_finished = True
 
     def say(self, cell: Cell, text: str) -> None:
         """Send text from the kernel process itself, under the same caps as the guest's."""
@@ -196,7 +197,7 @@ class OutputForwarder:
         return False
 
     def _drop(self, cell: Cell, why: str) -> None:
-        if not cell.ended:
+        if not cell.is_finished:
             cell.dropped[why] += 1
         elif why not in cell.dropped_late:  # nothing comes after it that could have a number
             cell.dropped_late.add(why)

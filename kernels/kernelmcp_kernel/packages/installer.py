@@ -128,8 +128,8 @@ class Installer:
         requirements = [requirement for requirement, _ in pinned]
         check_enabled(self._settings)
         # A session that is restored has dependencies by these names, in these versions.
-        named = [each for each in requirements if not (options.no_deps and is_exact(each))]
-        said = name_packages(named, self._settings)
+        is_known = await asyncio.to_thread(self._store.asked, pins_key(requirements)) if options.no_deps else None
+        said = name_packages(requirements, self._settings) if is_known is None else ()
         pins = {str(canonicalize_name(requirement.name)): hashes for requirement, hashes in pinned if hashes}
         if not options.no_deps:  # no checks for a session that is restored as it was
             check_useful(requirements, self._present)

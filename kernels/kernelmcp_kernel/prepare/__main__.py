@@ -166,7 +166,7 @@ def _get_archived(archive: Path, installer: Installer, store: Store) -> None:
     """Get the wheels of an archive, and keep what was set up before; of a package in both, the archive's."""
     requirements, wheels = read_archive(archive, store, settings().packages.max_package_mb << 20)
     check_allowed(settings().packages, [Requirement(text) for text in requirements])
-    known = prepared.read_setup()
+    known = prepared.permitted(prepared.read_setup())
     every = {wheel.name: wheel for wheel in (*(Wheel(**wheel) for wheel in known.wheels), *wheels)}
     asyncio.run(installer.take(list(every.values())))
     _remember(tuple(dict.fromkeys((*known.requirements, *requirements))), installer.packages)

@@ -38,7 +38,7 @@ class OutStream(io.TextIOBase):
         self.name = f"<{name}>"
         self._stream = name
         self._fd = fd
-        self.buffer = _ByteStream(self._show)
+        self._bytes = self.buffer = _ByteStream(self._show)  # code may put something else into `buffer`
 
     def write(self, text: str, /) -> int:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # guest code passes what it likes
@@ -49,8 +49,8 @@ class OutStream(io.TextIOBase):
 
     def end_character(self) -> None:
         """Show the beginning of a character whose other bytes have not come."""
-        if self.buffer.decoder.buffer:
-            self._show(self.buffer.decoder.decode(b"", final=True))
+        if self._bytes.decoder.buffer:
+            self._show(self._bytes.decoder.decode(b"", final=True))
 
     def _show(self, text: str) -> None:
         if text:
@@ -78,6 +78,6 @@ class OutStream(io.TextIOBase):
 
 def end_characters() -> None:
     """A cell ends."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):  # code may have deleted them
         if isinstance(stream, OutStream):
             stream.end_character()

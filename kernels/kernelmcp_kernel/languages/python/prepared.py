@@ -121,6 +121,12 @@ def is_asked_for() -> bool:
     return packages.enabled and (bool(packages.preinstalled) or setup_file().is_file()) and _is_permitted(read_setup())
 
 
+def permitted(setup: Setup) -> Setup:
+    """What of a setup the settings still permit."""
+    requirements = tuple(each for each in setup.requirements if _are_allowed([each]))
+    return Setup(requirements, tuple(each for each in setup.wheels if not _is_denied([each["name"]])))
+
+
 def _is_permitted(setup: Setup) -> bool:
     """A setup from before the settings became stricter is not used."""
     return not _is_denied(wheel["name"] for wheel in setup.wheels) and _are_allowed(setup.requirements)
@@ -162,11 +168,8 @@ def files() -> tuple[Path, Path]:
 
 def find_prepared() -> Prepared | None:
     """The prepared packages. None if nothing should be prepared, if the image or a package is missing (as yet), or if
-    the settings have become stricter."""
-    packages = settings().packages
-    if not is_asked_for() or not _are_allowed(packages.preinstalled):
-        return None
-    return _read(files()[1])
+    one is denied now."""
+    return _read(files()[1]) if is_asked_for() else None
 
 
 def find_with_id(identity: str) -> Prepared | None:

@@ -28,6 +28,8 @@ from kernelmcp_guest.programs.run import Finished, run, run_captured, run_for_sh
 _given: dict[str, str] = {}
 _configured: dict[str, str] = {}
 """Those of the configuration, among them."""
+_overridden: dict[str, str] = {}
+"""What the guest itself had in place of those."""
 
 
 _LATE = "[kernelmcp] a Python program runs in the session's Python, where a timeout does not end it\n"
@@ -49,7 +51,10 @@ def take_environment(variables: dict[str, str]) -> None:
     for name in _configured.keys() - variables.keys():
         os.environ.pop(name, None)
         del _given[name]
+        if (own := _overridden.pop(name, None)) is not None:
+            os.environ[name] = _given[name] = own
     changed = dict(variables.items() - _configured.items())
+    _overridden.update((name, os.environ[name]) for name in changed.keys() & os.environ.keys() - _configured.keys())
     os.environ.update(changed)
     _given.update(changed)
     _configured.clear()
