@@ -183,8 +183,7 @@ def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> 
         ("print('\\ud800 alone')", "\\ud800 alone\n"),
         ("import sys; _ = sys.stdout.buffer.write(b'\\xff\\n')", "\ufffd\n"),
         (
-            "import io, sys; own, sys.stdout.buffer = sys.stdout.buffer, io.BytesIO(); print('as ever')\n"
-            "sys.stdout.buffer = own",
+            "import io, sys; out = sys.stdout; own, out.buffer = out.buffer, io.BytesIO(); print('as ever'); out.buffer = own",
             "as ever\n",
         ),
         ("import sys; _ = [sys.stdout.buffer.write(bytes([each])) for each in 'é☃🚀'.encode()]", "é☃🚀"),
