@@ -183,7 +183,7 @@ def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> 
         ("print('\\ud800 alone')", "\\ud800 alone\n"),
         ("import sys; _ = sys.stdout.buffer.write(b'\\xff\\n')", "\ufffd\n"),
         (
-            "import io, sys; out = sys.stdout; own, out.buffer = out.buffer, io.BytesIO(); print('as ever'); out.buffer = own",
+            "import io, sys; o = sys.stdout; own, o.buffer = o.buffer, io.BytesIO(); print('as ever'); o.buffer = own",
             "as ever\n",
         ),
         ("import sys; _ = [sys.stdout.buffer.write(bytes([each])) for each in 'é☃🚀'.encode()]", "é☃🚀"),

@@ -61,7 +61,7 @@ def updated(old: Entry, client: Client, command: list[str], folder: Path | None,
         raise ValueError(f'its "{NAME}" connects to an address: remove it first, with --uninstall')
     command_before, arguments = _parts(old)
     start = _servers_start(command_before, arguments)
-    if start is None and arguments:
+    if start is None and arguments and not (arguments[0].startswith("--") or arguments[0] == "serve"):
         raise ValueError(f'its "{NAME}" starts another program, {command_before}: remove it first, with --uninstall')
     arguments = arguments[start or 0 :]
     if folder is not None:

@@ -120,17 +120,18 @@ def _at_tick(ticks: int, look: Callable[[], None]) -> asyncio.TimerHandle:
 
 
 class _KeptOpen:
-    """A file of a process in /proc."""
+    """What the system tells of a process in a file, or directory, of this name. Only on Linux."""
 
-    def __init__(self, path: str, flags: int) -> None:
-        self._path, self._flags, self._fd = path, flags, -1
+    def __init__(self, pid: int, name: str) -> None:
+        self._pid, self._name, self._fd = pid, name, -1
         with suppress(OSError):
             self.descriptor()
 
     def descriptor(self) -> int:
-        """Opens it if that failed before: the machine may have been short of descriptors. Raises OSError."""
-        if self._fd < 0:
-            self._fd = os.open(self._path, self._flags | os.O_CLOEXEC)
+        """Opens it if that failed before: the machine may have been short of descriptors. Raises OSError. -1 where there
+        is none."""
+        if self._fd < 0 and sys.platform == "linux":
+            self._fd = os.open(f"/proc/{self._pid}/{self._name}", os.O_RDONLY | os.O_CLOEXEC)
         return self._fd
 
     def close(self) -> None:
@@ -147,7 +148,7 @@ class ResidentMemory:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._file = _KeptOpen(f"/proc/{pid}/statm", os.O_RDONLY)
+        self._file = _KeptOpen(pid, "statm")
 
     def close(self) -> None:
         self._file.close()
@@ -173,7 +174,7 @@ class _Threads:
     """The threads of a process. It keeps the directory open, as ResidentMemory its file."""
 
     def __init__(self, pid: int) -> None:
-        self._directory = _KeptOpen(f"/proc/{pid}/task", os.O_RDONLY | os.O_DIRECTORY)
+        self._directory = _KeptOpen(pid, "task")
 
     def close(self) -> None:
         self._directory.close()
@@ -181,9 +182,8 @@ class _Threads:
     def count(self) -> int:
         """0 if they cannot be counted."""
         try:
-            return (
-                os.fstat(self._directory.descriptor()).st_nlink - 2
-            )  # as of every directory: itself, its name, and one for each below it
+            # As of every directory: itself, its name, and one for each below it.
+            return os.fstat(self._directory.descriptor()).st_nlink - 2
         except OSError:
             return 0
 
