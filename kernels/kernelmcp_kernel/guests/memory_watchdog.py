@@ -128,8 +128,8 @@ class _KeptOpen:
             self.descriptor()
 
     def descriptor(self) -> int:
-        """Opens it if that failed before: the machine may have been short of descriptors. Raises OSError. -1 where there
-        is none."""
+        """Opens it if that failed before: the machine may have been short of descriptors. -1 elsewhere than on Linux.
+        Raises OSError."""
         if self._fd < 0 and sys.platform == "linux":
             self._fd = os.open(f"/proc/{self._pid}/{self._name}", os.O_RDONLY | os.O_CLOEXEC)
         return self._fd
