@@ -110,7 +110,7 @@ def test_a_message_of_a_browser_is_waited_for_once(
 
     files = SimpleNamespace(save_record=lambda **_: None, note_changed=lambda: None)
     binding = SimpleNamespace(checkpoint=checkpoint, changes=0, files=files)
-    queue: Any = SimpleNamespace(binding=binding)
+    queue: Any = SimpleNamespace(binding=binding, asking=None)
     owner: Any = SimpleNamespace(changed=lambda: None)
     tasks: Any = None
 
