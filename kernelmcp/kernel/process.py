@@ -144,6 +144,8 @@ class Kernel:
     def __init__(self, context: zmq.asyncio.Context, launch: Launch) -> None:
         self.launch = launch
         self.ended = asyncio.Event()
+        self.why_ended = ""
+        """A clause, once it has ended."""
         self.pid = 0
         """0 if the kernel runs elsewhere: a provisioner's own number is none of this machine's."""
         self._exited = asyncio.Event()
@@ -228,6 +230,7 @@ class Kernel:
         """Fail every pending request with `KernelDied`: the kernel has ended."""
         if self._connection is not None:
             self._connection.fail(reason)
+        self.why_ended = self.why_ended or reason
         self.ended.set()
 
     def kill(self) -> None:

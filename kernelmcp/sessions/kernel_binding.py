@@ -119,9 +119,11 @@ class KernelBinding:
         async with self.files.lock:
             if (kernel := self.kernel) is not None and kernel.lives:
                 return kernel
-            if self._bound is not None:
+            if (bound := self._bound) is not None:
                 # It died between two executions; one that dies during an execution is killed there.
-                self.kill()
+                await bound.kernel.ended.wait()
+                if self.holds(bound.kernel):
+                    self.kill(bound.kernel.why_ended)
             return await self._start()
 
     async def _start(self) -> Kernel:
@@ -347,7 +349,7 @@ class KernelBinding:
         """Notice the death of an idle kernel; an execution notices by itself that its kernel has died."""
         await kernel.ended.wait()
         if self.holds(kernel) and self._life.state is State.IDLE:
-            self.kill()
+            self.kill(kernel.why_ended)
 
     # -- run ----------------------------------------------------------------------------------------------------
 
@@ -428,11 +430,12 @@ class KernelBinding:
             variables.saved.forget()  # a person's cell has come meanwhile
         self._record.why_lost = ["a cell was running"]
 
-    def kill(self) -> None:
-        """End the kernel now, without waiting for its exit. Variables that were not saved are lost."""
+    def kill(self, why_ended: str = "") -> None:
+        """End the kernel now, without waiting for its exit. Variables that were not saved are lost. `why_ended`: it has
+        ended by itself, and nothing ran whose result says so."""
         bound, self._bound = self._bound, None
         self._record.in_image = []
-        self.variables.kernel_ended()
+        self.variables.kernel_ended(why_ended)
         if bound is not None:
             self._life.note(Event.KERNEL_ENDED)
             self.files.note_live(live=False)

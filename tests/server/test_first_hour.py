@@ -123,7 +123,7 @@ async def test_of_two_hundred_pictures_the_others_have_one_address(connect: Conn
         )
         assert text_of(result).count(address) == 1
         assert not [block for block in result.content if block.type == "resource_link"]
-        last = await client.call_tool("read_file", {"path": address.replace("/N", "/199")})
+        last = await client.call_tool("read_file", {"path": f"{address.removesuffix('N')}199"})
         assert [block.type for block in last.content] == ["text", "image"]
 
 

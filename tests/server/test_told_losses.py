@@ -151,6 +151,17 @@ async def test_a_loss_that_a_stopped_cell_has_told_is_not_told_again(connect: Co
 # -- checkpoints -------------------------------------------------------------------------------------------------------
 
 
+async def test_why_a_kernel_ended_that_ran_nothing_is_said_with_the_loss(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, "x = 1", session_id="s")
+        await end_kernels(client)
+        result = await execute(client, "'x' in globals()", session_id="s")
+        why = "They could not be kept: the kernel process ended unexpectedly: SIGKILL."
+        assert RESTARTED in text(result)
+        assert why in text(result)
+        assert why not in text(await execute(client, "1", session_id="s"))
+
+
 async def test_a_kill_after_going_back_costs_nothing(connect: Connect) -> None:
     async with killed(connect) as client:
         await run(client, "import random; random.seed(1); x = 1", session_id="s")

@@ -140,11 +140,13 @@ class Variables:
         """A fresh kernel is the session's."""
         self._is_taken = False
 
-    def kernel_ended(self) -> None:
-        """The kernel that had them, if any, has ended."""
+    def kernel_ended(self, why: str = "") -> None:
+        """The kernel that had them, if any, has ended; why, if nothing else says it."""
         self._is_taken = False
         if self.state == "present":
             self.state = "saved" if self.saved.exist else "lost"
+            if why and self.state == "lost":
+                self._record.why_lost = [why]
 
     def came_back(self, found: Beginning) -> None:
         """The saved ones were put into a fresh kernel, or could not be."""
