@@ -160,3 +160,25 @@ d=$(printf '%0100d' 0); mkdir -p $d/$d && echo x > $d/$d/f && tar czf t.tgz $d &
 tar cf t.tar -C src . ; tar tf t.tar | sort; tar xf t.tar nothing; echo $?
 === sums
 sha256sum a.txt b.txt > s; sha256sum -c s; md5sum a.txt; sha1sum < a.txt; cksum a.txt; od -An -tx1 a.txt | head -2; xxd a.txt | head -2; base64 a.txt
+=== ls long
+cp words.txt tool.sh; chmod +x tool.sh; ls -l [bnw]*.txt tool.sh | awk '{print $1, $2, $5, NF, $9}'
+=== ls by size and back
+ls -lS *.txt *.csv | awk '{print $5, $9}'; ls -rS *.txt
+=== ls by time
+touch new.txt; ls -t | head -1; ls -tr | tail -1; ls -ltr *.txt | wc -l
+=== ls human
+head -c 1500 /dev/zero > k; head -c 123456 /dev/zero > k2; ls -lh k k2 a.txt | awk '{print $5, $9}'; ls -lh logs | head -1
+=== ls files and folders
+ls a.txt src logs nope; echo $?; ls -d src logs a.txt; ls src/ logs/
+=== ls recursive
+ls -R; ls -lR src | awk '{print $NF}'
+=== ls hidden
+touch .hidden src/.h; ls -a | head -3; ls -A src; ls -la src | awk 'NR > 1 {print $9}'; ls -aF src
+=== ls marks and forms
+ls -F logs src; cp words.txt tool.sh; chmod +x tool.sh; ls -F t*; ls -p src; ls -m *.txt; ls --color=auto -1 logs; ls -Q a.txt; ls --group-directories-first
+=== ls sorts
+touch v1 v10 v2; ls -v v*; ls -X | tail -3; ls --sort=size *.txt | head -2; ls -1r logs
+=== ls times
+ls -l --time-style=+%Y a.txt | awk '{print NF, $7}'; ls -l --time-style=long-iso a.txt | awk '{print NF}'; ls --full-time a.txt | awk '{print NF}'
+=== ls ignores
+ls --ignore='*.txt' -I '*.csv'; ls -go a.txt | awk '{print NF}'; ls -nl a.txt | awk '{print NF}'; ls a.txt/; echo $?

@@ -17,6 +17,7 @@ from kernelmcp_shell.facts import make_facts
 from kernelmcp_shell.files import STANDARD_INPUT, Files, Folder
 from kernelmcp_shell.filesystem_abi import FileSystemAbi
 from kernelmcp_shell.frames import FrameWriter, read_frames
+from kernelmcp_shell.ls_command import make_ls
 from kernelmcp_shell.python_programs import make_programs
 from kernelmcp_shell.quota import Quota
 from kernelmcp_shell.shell import EXIT_INTERRUPTED, MAX_OUTPUT_BYTES, Outcome, Shell
@@ -70,6 +71,7 @@ class RequestLoop:
             "mcp": make_mcp(calls, self._files),
             "wget": make_wget(self._ask, self._files),
             "kernelmcp-tar": make_tar(self._files),
+            **make_ls(self._files),
             **make_facts(options["system"], self._files, self._quota),
             **make_zip_commands(self._files),
             **make_small_commands(self._files),
