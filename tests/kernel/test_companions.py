@@ -82,12 +82,18 @@ SCIPY = {
     "cluster/hierarchy.py": "linkage = 'linkage'",
     "stats.py": "kendalltau = 'kendall'\ndef gaussian_kde():\n    return 'smooth'\n",
 }
+# A zone that is two hours ahead, always: one type (its offset, no daylight saving time, its name), no transitions.
+ZONE = "TZif" + "\0" * 16 + "\0" * 16 + "\0\0\0\1" + "\0\0\0\4" + "\0\0\x1c\x20" + "\0\0" + "TST\0"
+TZDATA = {f"{folder}__init__.py": "" for folder in ("", "zoneinfo/", "zoneinfo/Europe/")} | {
+    "zoneinfo/Europe/Test": ZONE
+}
 
 
 def distribution(folder: Path, *absent: str) -> dict[str, str]:
     """The settings of a kernel whose distribution has these packages, without the files of the absent ones."""
     entries: dict[str, object] = {}
-    for name, files in {"pandas": PANDAS, "seaborn": SEABORN, "scipy": SCIPY, "jinja2": {"__init__.py": ""}}.items():
+    contents = {"pandas": PANDAS, "seaborn": SEABORN, "scipy": SCIPY, "jinja2": {"__init__.py": ""}, "tzdata": TZDATA}
+    for name, files in contents.items():
         wheel = make_wheel(folder, name, "2.0", files={f"{name}/{file}": text for file, text in files.items()})
         entries[name] = {
             "name": name,
@@ -128,6 +134,13 @@ def test_the_densities_of_seaborn_are_those_of_scipy(kernel: Kernel) -> None:
     ran = kernel.run("_statistics.density(), matrix.cluster(), bool(_statistics._no_scipy)")
     assert (ran.result, installed(ran)) == ("('smooth', 'linkage', False)", ["scipy"])
     assert kernel.run("_statistics.density()").result == "'smooth'"
+
+
+def test_a_time_zone_is_there_when_it_is_asked_for(kernel: Kernel) -> None:
+    assert installed(kernel.run("from zoneinfo import ZoneInfo; from datetime import datetime")) == []
+    ran = kernel.run("str(datetime(2024, 7, 1, tzinfo=ZoneInfo('Europe/Test')).utcoffset())")
+    assert (ran.result, installed(ran)) == ("'2:00:00'", ["tzdata"])
+    assert kernel.run("ZoneInfo('Europe/Nowhere')").error.startswith("ZoneInfoNotFoundError: ")
 
 
 def test_a_companion_that_cannot_be_had_is_missed_only_where_it_is_needed(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ _COMPANIONS: dict[str, Companions] = {
             "pandas.plotting._matplotlib": ("matplotlib", "scipy"),
         },
     ),
+    # Without the system's time zones, zoneinfo reads those of this package.
+    "python": Companions(needed_by={"zoneinfo": ("tzdata",)}),
     "plotly": Companions(large=("numpy", "pandas"), needed_by={"plotly.express": ("numpy", "pandas")}),
     "scikit-learn": Companions(
         large=("matplotlib", "pandas"),

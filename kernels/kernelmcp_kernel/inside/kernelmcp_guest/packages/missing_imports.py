@@ -4,6 +4,7 @@ Only for the user's code: libraries try to import dozens of optional modules. Th
 packages, and whether an import may install them.
 """
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -93,4 +94,6 @@ def _importer(frame: FrameType | None) -> FrameType | None:
 
 def _is_import_system(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
-    return name == __file__ or name.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in name
+    if name == __file__ or name.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in name:
+        return True
+    return name == functools.__file__  # importlib.resources imports in a single-dispatch function
