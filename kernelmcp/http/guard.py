@@ -92,13 +92,15 @@ class Guard:
             return await receive()
 
         try:
-            self._check_rate(scope)
-            await self._serve(scope, reading, send)
+            try:
+                self._check_rate(scope)
+                await self._serve(scope, reading, send)
+            except RateLimited:
+                # Requests that free capacity need no place: a cancellation is refused only before it is read.
+                if is_read or (replay := await _cancellation(scope, receive)) is None:
+                    raise
+                await self._answer_in_time(scope, replay, send)
         except RateLimited as exc:
-            # Requests that free capacity are always admitted: a cancellation is refused only before it is read.
-            if not is_read and (replay := await _cancellation(scope, receive)) is not None:
-                await self._app(scope, replay, _bounded(send))
-                return
             gate.on_denied("busy" if isinstance(exc, ServerBusy) else "rate")
             await _refusal(exc)(scope, receive, send)
 
@@ -273,6 +275,8 @@ async def _cancellation(scope: Scope, receive: Receive) -> Receive | None:
     with anyio.move_on_after(CANCELLATION_SECONDS):
         while not messages or messages[-1].get("more_body"):
             messages.append(await receive())
+    if messages and messages[-1].get("more_body"):
+        return None
     try:
         found = as_dict(json.loads(b"".join(message.get("body", b"") for message in messages)))
     except (ValueError, RecursionError):

@@ -128,6 +128,41 @@ async def test_a_request_that_is_refused_after_its_body_was_read_is_answered_at_
     assert statuses == [429]
 
 
+@pytest.mark.parametrize(
+    ("is_whole", "is_refused", "status"), [(False, False, 503), (True, True, 429), (True, False, 408)]
+)
+async def test_a_cancellation_needs_no_place_but_must_come_whole_and_be_answered_in_time(
+    is_whole: bool, is_refused: bool, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "CANCELLATION_SECONDS", 0.2)
+    monkeypatch.setattr(Gate, "deadline_seconds", 0.2)
+    body = b'{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}'
+    arriving: list[Message] = [{"type": "http.request", "body": body, "more_body": not is_whole}]
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        if not arriving:
+            await anyio.sleep_forever()
+        return arriving.pop()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if is_refused:  # the connection is another server's, and there is no place for it here
+            raise RateLimited("too many connections", retry_after_seconds=1)
+        await anyio.sleep_forever()
+
+    settings = load(environ={"KERNELMCP_TRANSPORT_HTTP__MAX_CONCURRENT_REQUESTS": "1"})
+    throttle = Throttle(settings)
+    headers = [(b"content-length", b"4000")]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "client": ("127.0.0.1", 1)}
+    with throttle.request("other"), anyio.fail_after(10):
+        await Guard(app, Gate(settings, Authenticator(settings), throttle))(scope, receive, send)
+    assert statuses == [status]
+
+
 @pytest.mark.parametrize("tools_answer", [False, True])
 async def test_a_call_learns_by_when_it_must_answer_unless_that_is_on_a_stream(tools_answer: bool) -> None:
     times: list[float | None] = []
