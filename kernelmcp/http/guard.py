@@ -14,6 +14,7 @@ import structlog
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.routes import build_resource_metadata_url
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import AnyHttpUrl
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -173,7 +174,7 @@ class Guard:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._has_place:
             await self._answer_in_time(scope, receive, send)
-        elif is_stream(scope):
+        elif not self._tools_answer and is_stream(scope):
             with self._gate.throttle.stream(share_of(scope)):
                 await self._answer_in_time(scope, receive, send, may_last=True)
         else:
@@ -211,8 +212,12 @@ class Guard:
 
 
 def is_stream(scope: Scope) -> bool:
-    """True if the answer lasts as long as the client wants. mcp checks the header against the body."""
-    return scope["method"] == "GET" or Headers(scope=scope).get("mcp-method") == "subscriptions/listen"
+    """True if the answer lasts as long as the client wants. mcp checks the header against the body, except for the
+    versions that do not have it."""
+    headers = Headers(scope=scope)
+    version = headers.get("mcp-protocol-version")
+    is_modern = version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
+    return scope["method"] == "GET" or (is_modern and headers.get("mcp-method") == "subscriptions/listen")
 
 
 def share_of(scope: Scope) -> str:

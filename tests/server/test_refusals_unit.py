@@ -208,11 +208,33 @@ async def test_a_stream_lasts_but_its_request_must_come_in_time(
         await Response("events")(scope, receive, send)
 
     settings, began = Settings(), anyio.current_time()
-    headers = [(b"mcp-method", b"subscriptions/listen")]
+    headers = [(b"mcp-method", b"subscriptions/listen"), (b"mcp-protocol-version", b"2026-07-28")]
     scope: Scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "client": ("127.0.0.1", 1)}
     with anyio.fail_after(60):
         await Guard(stream, Gate(settings, Authenticator(settings), Throttle(settings)))(scope, receive, send)
     assert statuses == [200 if is_whole else 408]
+
+
+@pytest.mark.parametrize("version", [None, b"2025-11-25", b"2026-07-28"])
+@pytest.mark.parametrize("tools_answer", [False, True])
+async def test_a_header_makes_no_stream_of_a_request_in_which_mcp_does_not_check_it(
+    version: bytes | None, tools_answer: bool
+) -> None:
+    places: list[tuple[int, int]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        places.append((throttle.active, throttle.streams))
+
+    settings = Settings()
+    throttle, nothing = Throttle(settings), cast(Any, None)
+    headers = [(b"mcp-method", b"subscriptions/listen")]
+    if version is not None:
+        headers.append((b"mcp-protocol-version", version))
+    scope: Scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "client": ("127.0.0.1", 1)}
+    guarded = Guard(app, Gate(settings, Authenticator(settings), throttle), tools_answer=tools_answer)
+    await guarded(scope, nothing, nothing)
+    is_stream = version == b"2026-07-28" and not tools_answer
+    assert places == [(0, 1) if is_stream else (1, 0)]
 
 
 @pytest.mark.parametrize("more", [0, 1])
