@@ -105,8 +105,7 @@ class AdoptedConnections:
         self._agreed.sweep()
 
     def _owner(self, connection: str) -> str:
-        owner = self._manager._session_owners.get(connection)
-        return ANONYMOUS if owner is None else str(owner["client_id"])
+        return owner_of(connection, self._manager)
 
     async def _end_if_forgotten(self, connection: str) -> None:
         """The record is its owner's: a request of another principal, who has none, must not end the connection."""
@@ -149,6 +148,12 @@ class AdoptedConnections:
             await manager._discard_session(connection, transport)
             raise
         log.info("adopted a connection", principal=principal_of(scope))
+
+
+def owner_of(connection: str, manager: Any) -> str:
+    """The principal of an open connection."""
+    owner = manager._session_owners.get(connection)
+    return ANONYMOUS if owner is None else str(owner["client_id"])
 
 
 def _request(connection: str, scope: Scope, message: Mapping[str, Any]) -> tuple[Scope, Receive, Send]:

@@ -14,6 +14,7 @@ import structlog
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.routes import build_resource_metadata_url
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import AnyHttpUrl
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -92,13 +93,15 @@ class Guard:
             return await receive()
 
         try:
-            self._check_rate(scope)
-            await self._serve(scope, reading, send)
+            try:
+                self._check_rate(scope)
+                await self._serve(scope, reading, send)
+            except RateLimited:
+                # Requests that free capacity need no place: a cancellation is refused only before it is read.
+                if is_read or (replay := await _cancellation(scope, receive)) is None:
+                    raise
+                await self._answer_in_time(scope, replay, send)
         except RateLimited as exc:
-            # Requests that free capacity are always admitted: a cancellation is refused only before it is read.
-            if not is_read and (replay := await _cancellation(scope, receive)) is not None:
-                await self._app(scope, replay, _bounded(send))
-                return
             gate.on_denied("busy" if isinstance(exc, ServerBusy) else "rate")
             await _refusal(exc)(scope, receive, send)
 
@@ -171,7 +174,7 @@ class Guard:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._has_place:
             await self._answer_in_time(scope, receive, send)
-        elif is_stream(scope):
+        elif not self._tools_answer and is_stream(scope):
             with self._gate.throttle.stream(share_of(scope)):
                 await self._answer_in_time(scope, receive, send, may_last=True)
         else:
@@ -209,8 +212,12 @@ class Guard:
 
 
 def is_stream(scope: Scope) -> bool:
-    """True if the answer lasts as long as the client wants. mcp checks the header against the body."""
-    return scope["method"] == "GET" or Headers(scope=scope).get("mcp-method") == "subscriptions/listen"
+    """True if the answer lasts as long as the client wants. mcp checks the header against the body, except for the
+    versions that do not have it."""
+    headers = Headers(scope=scope)
+    version = headers.get("mcp-protocol-version")
+    is_modern = version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
+    return scope["method"] == "GET" or (is_modern and headers.get("mcp-method") == "subscriptions/listen")
 
 
 def share_of(scope: Scope) -> str:
@@ -273,6 +280,8 @@ async def _cancellation(scope: Scope, receive: Receive) -> Receive | None:
     with anyio.move_on_after(CANCELLATION_SECONDS):
         while not messages or messages[-1].get("more_body"):
             messages.append(await receive())
+    if messages and messages[-1].get("more_body"):
+        return None
     try:
         found = as_dict(json.loads(b"".join(message.get("body", b"") for message in messages)))
     except (ValueError, RecursionError):

@@ -17,9 +17,13 @@ from kernelmcp.http.token_identity import Identity, Rejected
 
 # An unknown key id makes us ask the issuer again, but at most this often: anybody can invent an id.
 REFETCH_SECONDS = 30.0
-# How long keys are trusted without a new request: a withdrawn key stays valid for at most this long.
+# How long keys are trusted without a new request: a withdrawn key stays valid for at most this long, or twice as long
+# while the issuer does not answer.
 KEYS_LIFE_SECONDS = 3600.0
+# For all documents together. Less than `REFETCH_SECONDS`, so that we ask once at a time.
 FETCH_TIMEOUT_SECONDS = 10.0
+# How long a token waits for the issuer if its key may be used without an answer.
+PATIENCE_SECONDS = 1.0
 MAX_DOCUMENT_BYTES = 256 * 1024
 # OpenID Connect Core allows 255.
 MAX_SUBJECT_CHARS = 1024
@@ -51,7 +55,7 @@ class Issuer:
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._fetched = -KEYS_LIFE_SECONDS
         self._tried = -REFETCH_SECONDS
-        self._lock = asyncio.Lock()
+        self._refetching: asyncio.Task[None] | None = None
 
     async def verify(self, token: str) -> Identity:
         """Identify the holder of a token. Raises `Rejected`."""
@@ -82,13 +86,13 @@ class Issuer:
         return [name for name in self._algorithms() if name in allowed and not name.startswith("HS") and name != "none"]
 
     async def _key(self, kid: str | None) -> jwt.PyJWK:
-        now = time.monotonic()
-        if kid not in self._keys or now - self._fetched > KEYS_LIFE_SECONDS:
-            async with self._lock:
-                if (kid not in self._keys or now - self._fetched > KEYS_LIFE_SECONDS) and (
-                    time.monotonic() - self._tried >= REFETCH_SECONDS
-                ):
-                    await self._refetch()
+        if not self._is_known(kid, KEYS_LIFE_SECONDS) and time.monotonic() - self._tried >= REFETCH_SECONDS:
+            self._tried = time.monotonic()
+            self._refetching = asyncio.create_task(self._refetch())
+        asked = self._refetching
+        if not self._is_known(kid, KEYS_LIFE_SECONDS) and asked is not None and not asked.done():
+            patience = PATIENCE_SECONDS if self._is_known(kid, 2 * KEYS_LIFE_SECONDS) else None
+            await asyncio.wait([asked], timeout=patience)  # a client that goes does not end it
         key = self._keys.get(kid)
         if key is None and kid is None and len(self._keys) == 1:
             key = next(iter(self._keys.values()))
@@ -96,20 +100,25 @@ class Issuer:
             raise Rejected("the JWT's key is not one of the issuer's")
         return key
 
+    def _is_known(self, kid: str | None, life_seconds: float) -> bool:
+        return kid in self._keys and time.monotonic() - self._fetched <= life_seconds
+
     async def _refetch(self) -> None:
         """Fetch the keys again. Keeps the old ones if the issuer does not answer."""
-        self._tried = time.monotonic()
         try:
-            async with httpx2.AsyncClient(timeout=FETCH_TIMEOUT_SECONDS, follow_redirects=False) as client:
+            async with (
+                asyncio.timeout(FETCH_TIMEOUT_SECONDS),
+                httpx2.AsyncClient(timeout=FETCH_TIMEOUT_SECONDS, follow_redirects=False) as client,
+            ):
                 url = self._jwks_url or await self._discover(client)
                 document = await _get(client, url)
             keys = jwt.PyJWKSet.from_dict(document).keys
-        except (httpx2.HTTPError, jwt.PyJWTError, LookupError, *_NO_DOCUMENT) as exc:
+        except (TimeoutError, httpx2.HTTPError, jwt.PyJWTError, LookupError, *_NO_DOCUMENT) as exc:
             log.error(
                 "the issuer's keys could not be fetched", issuer=self.issuer, error=f"{type(exc).__name__}: {exc}"
             )
             return
-        self._keys = {key.key_id: key for key in keys}
+        self._keys = {key.key_id: key for key in keys if key.public_key_use in (None, "sig")}
         self._fetched = time.monotonic()
 
     async def _discover(self, client: httpx2.AsyncClient) -> str:

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from kernelmcp.errors import RateLimited
-from kernelmcp.http.adopted_connections import AdoptedConnections
+from kernelmcp.http.adopted_connections import AdoptedConnections, owner_of
 from kernelmcp.http.first_steps import explaining
 from kernelmcp.http.guard import CANCEL, replaying, share_of
 from kernelmcp.http.rate_limits import BUSY_RETRY_SECONDS, LEAST_PLACES, Throttle
@@ -138,19 +138,20 @@ class Connections:
                         await self._app(scope, replay, send)
                     finally:
                         scope[GONE_KEY].set()
-                        await self._let_go(connection, method, raw_id)
+                        await self._let_go(key, method, raw_id)
 
     async def _adopt(self, connection: str, scope: Scope) -> None:
         if self._adopted is not None:
             await self._adopted.adopt(connection, scope, lambda: self._take_place(connection, share_of(scope)))
 
-    async def _let_go(self, connection: str, method: str | None, request_id: str | int | None) -> None:
+    async def _let_go(self, key: tuple[str, str], method: str | None, request_id: str | int | None) -> None:
         """Drop the answer: the client has received it, or has gone. mcp keeps an unclaimed answer, and a connection's
         last one, until the connection ends, and continues the work. That is intended for calls; for a read it would
-        cost 11 MB."""
+        cost 11 MB. The answers of another principal's connection are not its to drop."""
         manager: Any = self._manager
+        principal, connection = key
         transport = manager._server_instances.get(connection)
-        if request_id is None or transport is None:
+        if request_id is None or transport is None or owner_of(connection, manager) != principal:
             return
         transport.close_sse_stream(str(request_id))
         if method == READ:

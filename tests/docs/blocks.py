@@ -125,9 +125,10 @@ ELSEWHERE = {
     "haproxy -f deploy/haproxy.cfg": Elsewhere("tests/packaging/test_deploy_haproxy.py", "haproxy.cfg"),
     "docker build -f deploy/Dockerfile -t kernelmcp .": Elsewhere("deploy/Dockerfile", "pip install", NO_DOCKER),
     "docker run --rm kernelmcp kernelmcp doctor": Elsewhere("tests/server/test_doctor.py", '"doctor"', NO_DOCKER),
-    "docker run -p 127.0.0.1:8000:8000 -e KERNELMCP_TRANSPORT_HTTP__AUTH_TOKEN=$TOKEN -v kernelmcp:/data kernelmcp": (
-        Elsewhere("deploy/Dockerfile", "/data", NO_DOCKER)
-    ),
+    (
+        "docker run --stop-timeout 30 -p 127.0.0.1:8000:8000 "
+        "-e KERNELMCP_TRANSPORT_HTTP__AUTH_TOKEN=$TOKEN -v kernelmcp:/data kernelmcp"
+    ): Elsewhere("deploy/Dockerfile", "/data", NO_DOCKER),
     "kubectl create namespace kernelmcp": Elsewhere(
         "tests/packaging/test_deploy_kustomize.py", "kustomize", NO_CLUSTER
     ),

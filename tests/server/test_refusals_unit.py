@@ -128,6 +128,41 @@ async def test_a_request_that_is_refused_after_its_body_was_read_is_answered_at_
     assert statuses == [429]
 
 
+@pytest.mark.parametrize(
+    ("is_whole", "is_refused", "status"), [(False, False, 503), (True, True, 429), (True, False, 408)]
+)
+async def test_a_cancellation_needs_no_place_but_must_come_whole_and_be_answered_in_time(
+    is_whole: bool, is_refused: bool, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "CANCELLATION_SECONDS", 0.2)
+    monkeypatch.setattr(Gate, "deadline_seconds", 0.2)
+    body = b'{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}'
+    arriving: list[Message] = [{"type": "http.request", "body": body, "more_body": not is_whole}]
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        if not arriving:
+            await anyio.sleep_forever()
+        return arriving.pop()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if is_refused:  # the connection is another server's, and there is no place for it here
+            raise RateLimited("too many connections", retry_after_seconds=1)
+        await anyio.sleep_forever()
+
+    settings = load(environ={"KERNELMCP_TRANSPORT_HTTP__MAX_CONCURRENT_REQUESTS": "1"})
+    throttle = Throttle(settings)
+    headers = [(b"content-length", b"4000")]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "client": ("127.0.0.1", 1)}
+    with throttle.request("other"), anyio.fail_after(10):
+        await Guard(app, Gate(settings, Authenticator(settings), throttle))(scope, receive, send)
+    assert statuses == [status]
+
+
 @pytest.mark.parametrize("tools_answer", [False, True])
 async def test_a_call_learns_by_when_it_must_answer_unless_that_is_on_a_stream(tools_answer: bool) -> None:
     times: list[float | None] = []
@@ -173,11 +208,33 @@ async def test_a_stream_lasts_but_its_request_must_come_in_time(
         await Response("events")(scope, receive, send)
 
     settings, began = Settings(), anyio.current_time()
-    headers = [(b"mcp-method", b"subscriptions/listen")]
+    headers = [(b"mcp-method", b"subscriptions/listen"), (b"mcp-protocol-version", b"2026-07-28")]
     scope: Scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "client": ("127.0.0.1", 1)}
     with anyio.fail_after(60):
         await Guard(stream, Gate(settings, Authenticator(settings), Throttle(settings)))(scope, receive, send)
     assert statuses == [200 if is_whole else 408]
+
+
+@pytest.mark.parametrize("version", [None, b"2025-11-25", b"2026-07-28"])
+@pytest.mark.parametrize("tools_answer", [False, True])
+async def test_a_header_makes_no_stream_of_a_request_in_which_mcp_does_not_check_it(
+    version: bytes | None, tools_answer: bool
+) -> None:
+    places: list[tuple[int, int]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        places.append((throttle.active, throttle.streams))
+
+    settings = Settings()
+    throttle, nothing = Throttle(settings), cast(Any, None)
+    headers = [(b"mcp-method", b"subscriptions/listen")]
+    if version is not None:
+        headers.append((b"mcp-protocol-version", version))
+    scope: Scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers, "client": ("127.0.0.1", 1)}
+    guarded = Guard(app, Gate(settings, Authenticator(settings), throttle), tools_answer=tools_answer)
+    await guarded(scope, nothing, nothing)
+    is_stream = version == b"2026-07-28" and not tools_answer
+    assert places == [(0, 1) if is_stream else (1, 0)]
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -71,8 +71,8 @@ class RepeatedCalls:
                 await anyio.sleep(POLL_SECONDS)
             return found
         raise ResourceLimitExceeded(
-            "this call was begun by a server that ended before it answered, so it is not made again",
-            "Check what it did, with get_sessions or get_workspace_info, before you call again.",
+            "this call was begun, and is not made again: its server has ended, or still works on it",
+            "Wait, then check what it did, with get_sessions or get_workspace_info, before you call again.",
         )
 
     async def end(self, key: str, result: CallToolResult) -> None:
