@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +19,7 @@ from kernelmcp.files import epochs
 from kernelmcp.files.home import RECORD_FILES, open_home
 from kernelmcp.files.locks import LOCK_FILE, free_place, lock_session
 from kernelmcp.files.workspace import Quota
+from kernelmcp.kernel.connection import Connection
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.mcp_server.assemble import open_server, release_sessions
 from kernelmcp.sessions import default_session
@@ -156,6 +157,49 @@ async def test_a_deleted_session_leaves_no_cell_that_waits_for_its_turn_behind_o
     await asyncio.gather(deletion, stop)
     assert waiting.status == "interrupted"
     assert not session.place.exists()
+
+
+async def heard(session: Session) -> Callable[[str, str], None]:
+    """A function by which its kernel reports that a request of a browser is busy or idle, as a real connection
+    passes it on: also after it was killed, when its last messages are read."""
+    await session.submit("1").done.wait()
+    connection = Connection.__new__(Connection)
+    vars(connection).update(_requests={}, _messages=SimpleNamespace(session_id="the server's"), _other_values=0)
+    kernel = cast("FakeKernel", session.kernel)
+    connection.listener, kernel.connection = kernel.connection.listener, cast("Any", connection)
+
+    def report(asked: str, state: str) -> None:
+        header = {"msg_id": "a", "session": "lab", "msg_type": asked}
+        message = {"parent_header": header, "msg_type": "status", "content": {"execution_state": state}}
+        connection._dispatch(message, is_iopub=True)
+
+    return report
+
+
+async def test_a_cell_that_a_killed_kernel_reports_at_last_does_not_block_the_session(one: Opened) -> None:
+    _, _, session = one
+    report = await heard(session)
+    report("execute_request", "busy")
+    assert not session.is_idle
+    await session.stop()
+    assert session.is_idle
+    report("execute_request", "busy")
+    assert session.is_idle
+    await (following := session.submit("2")).done.wait()
+    assert following.status == "ok"
+
+
+async def test_a_message_that_a_killed_kernel_reports_at_last_leaves_the_saved_variables(one: Opened) -> None:
+    _, _, session = one
+    report = await heard(session)
+    saved = session.queue.binding.variables.saved
+    saved.file.write_bytes(b"state")
+    saved.note(1)
+    await session.stop()
+    report("comm_msg", "idle")
+    assert saved.exist
+    assert saved.file.exists()
+    assert session.queue.binding.variables.state == "saved"
 
 
 async def test_packages_whose_installation_was_cancelled_are_installed_before_the_next_cell(one: Opened) -> None:
