@@ -1,5 +1,6 @@
 """What has become of a session's variables, by what has happened, and what the next server reads of it on disk."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.hibernation.session_variables import Variables
-from kernelmcp.sessions.hibernation.state_files import STATE_FILE, SavedState, StateNotSaved
+from kernelmcp.sessions.hibernation.state_files import MAX_NAMES_BYTES, STATE_FILE, SavedState, StateNotSaved
 from kernelmcp.sessions.storage.record import Record, now, read_record
 
 
@@ -265,6 +266,14 @@ def test_the_loss_of_a_language_is_named(start: Callable[[], Server]) -> None:
     found = server.run_and_tell()
     assert (found.lost, found.missing) == (False, ["variables of javascript"])
     assert not server.run_and_tell().missing
+
+
+def test_what_waits_to_be_told_takes_little_room_in_the_record(start: Callable[[], Server]) -> None:
+    server = start()
+    for number in range(1000):
+        server.run(loses=True, language=f"language{number}")
+    assert "variables of language0" in server.record.untold
+    assert len(json.dumps(server.record.untold)) < 2 * MAX_NAMES_BYTES
 
 
 def test_a_restore_is_no_reason_of_a_later_loss(start: Callable[[], Server]) -> None:
