@@ -138,7 +138,8 @@ class ExecutionQueue:
         self.persons.hear(request, kind, content)
 
     def hear_other_use(self, *, begins: bool) -> None:
-        self.binding.variables.note_used(begins=begins)
+        if begins or not self.persons.has_asked:
+            self.binding.variables.note_used(begins=begins)
 
     @property
     def is_running(self) -> bool:

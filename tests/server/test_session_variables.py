@@ -326,6 +326,21 @@ def test_a_session_that_went_back_has_the_checkpoint_as_its_saved_state(start: C
     assert start().variables.state == "saved"  # a kill costs nothing
 
 
+@pytest.mark.parametrize("number", [7, None])
+def test_messages_of_the_kernel_that_a_session_leaves_change_nothing(
+    start: Callable[[], Server], number: int | None
+) -> None:
+    server = start()
+    server.variables.begin()
+    server.record.has_run, server.record.is_unchanged = number is not None, True  # as going back writes it
+    server.variables.note_used()  # the cell that asked for it ends, or a browser sends something
+    server.variables.are_those_of(server.checkpoint(number), is_own=True)
+    assert server.variables.are_as_checkpointed
+    following = start()
+    assert following.variables.are_as_checkpointed
+    assert following.variables.state == ("none" if number is None else "saved")
+
+
 def test_a_fork_and_a_checkpoint_without_variables_leave_no_saved_state(start: Callable[[], Server]) -> None:
     server = start()
     server.variables.are_those_of(server.checkpoint(), is_own=False)

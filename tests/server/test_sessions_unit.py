@@ -159,7 +159,7 @@ async def test_a_deleted_session_leaves_no_cell_that_waits_for_its_turn_behind_o
     assert not session.place.exists()
 
 
-async def heard(session: Session) -> Callable[[str, str], None]:
+async def heard(session: Session) -> Callable[..., None]:
     """A function by which its kernel reports that a request of a browser is busy or idle, as a real connection
     passes it on: also after it was killed, when its last messages are read."""
     await session.submit("1").done.wait()
@@ -168,9 +168,9 @@ async def heard(session: Session) -> Callable[[str, str], None]:
     kernel = cast("FakeKernel", session.kernel)
     connection.listener, kernel.connection = kernel.connection.listener, cast("Any", connection)
 
-    def report(asked: str, state: str) -> None:
+    def report(asked: str, state: str, kind: str = "status") -> None:
         header = {"msg_id": "a", "session": "lab", "msg_type": asked}
-        message = {"parent_header": header, "msg_type": "status", "content": {"execution_state": state}}
+        message = {"parent_header": header, "msg_type": kind, "content": {"execution_state": state}}
         connection._dispatch(message, is_iopub=True)
 
     return report
@@ -200,6 +200,27 @@ async def test_a_message_that_a_killed_kernel_reports_at_last_leaves_the_saved_v
     assert saved.exist
     assert saved.file.exists()
     assert session.queue.binding.variables.state == "saved"
+
+
+async def test_the_end_of_a_cell_that_asked_for_a_checkpoint_leaves_the_variables_saved(
+    one: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, session = one
+    report = await heard(session)
+    saved = session.queue.binding.variables.saved
+
+    def answer(*_: object) -> None:
+        saved.file.write_bytes(b"state")
+        saved.note(1)
+
+    monkeypatch.setattr(session.past, "answer", answer)
+    for kind in ("status", "execute_input", "past_request"):
+        report("execute_request", "busy", kind)
+    report("execute_request", "idle")
+    assert session.is_idle
+    assert saved.exist
+    report("comm_msg", "idle")  # something else has run since
+    assert not saved.exist
 
 
 async def test_packages_whose_installation_was_cancelled_are_installed_before_the_next_cell(one: Opened) -> None:

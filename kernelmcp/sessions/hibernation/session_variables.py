@@ -171,6 +171,8 @@ class Variables:
         self.saved.forget()
         self.state = "none" if state.number is None else "present"
         self._keep(Beginning())
+        # Since the record was written, the cell that asked has ended, and a browser may have sent something.
+        self._record.has_run, self._record.is_unchanged = state.number is not None, is_own
         if is_own:
             try:
                 self.saved.take(state)
