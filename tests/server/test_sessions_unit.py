@@ -22,6 +22,7 @@ from kernelmcp.files.workspace import Quota
 from kernelmcp.kernel.connection import Connection
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.mcp_server.assemble import open_server, release_sessions
+from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.sessions import default_session
 from kernelmcp.sessions.hibernation.state_files import names_of
 from kernelmcp.sessions.installed_packages import Package
@@ -260,6 +261,45 @@ async def test_a_cell_that_is_cancelled_while_its_quota_is_measured_is_not_sent(
     go_on.set()
     await cancelled.done.wait()
     assert (cancelled.status, cast("FakeKernel", session.kernel).cells) == ("interrupted", ["1"])
+
+
+@pytest.mark.parametrize("make", [False, True])
+async def test_a_session_whose_files_are_read_or_written_is_not_unloaded(
+    one: Opened, monkeypatch: pytest.MonkeyPatch, make: bool
+) -> None:
+    registry, _, session = one
+    await settled()  # it has its kernel
+    await session.stop()
+    session.last_used = float("-inf")
+    assert session.is_settled
+    measures, go_on = asyncio.Event(), asyncio.Event()
+    measured = session.files.quota
+
+    async def quota() -> Quota:
+        measures.set()
+        await go_on.wait()
+        return await measured()
+
+    monkeypatch.setattr(session.files, "quota", quota)
+    use = asyncio.ensure_future(session.files.with_workspace(lambda _: None, make=make))
+    await measures.wait()
+    registry._unload_settled()
+    assert registry.find_open(session.principal, session.id) is session
+    go_on.set()
+    await use
+    registry._unload_settled()
+    assert registry.find_open(session.principal, session.id) is None
+
+
+async def test_a_session_whose_files_a_call_waits_to_write_has_just_been_used(tmp_path: Path, one: Opened) -> None:
+    registry, _, session = one
+    tools = FileTools(settings_of(tmp_path), registry, lambda _: CALLER, "")
+    session.last_used = before = float("-inf")
+    async with session.files.lock:
+        call = asyncio.ensure_future(tools.write_file("a", "x", cast("Any", None), "s"))
+        await settled()
+        assert session.last_used > before
+    await call
 
 
 async def test_a_server_that_is_opened_again_has_its_sessions_and_takes_changed_settings_over(tmp_path: Path) -> None:
