@@ -24,6 +24,7 @@ from kernelmcp.kernel.pool import Pool
 from kernelmcp.mcp_server.assemble import open_server, release_sessions
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.sessions import default_session
+from kernelmcp.sessions.hibernation import automatic
 from kernelmcp.sessions.hibernation.state_files import names_of
 from kernelmcp.sessions.installed_packages import Package
 from kernelmcp.sessions.registry import Registry
@@ -222,6 +223,44 @@ async def test_the_end_of_a_cell_that_asked_for_a_checkpoint_leaves_the_variable
     assert saved.exist
     report("comm_msg", "idle")  # something else has run since
     assert not saved.exist
+
+
+async def test_variables_that_a_browser_has_used_are_saved_again_in_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def save_state(_: FakeKernel, file: Path, *__: object) -> dict[str, Any]:
+        await anyio.Path(file).write_bytes(b"state")
+        how = {"image": "", "mounts": [], "execution_count": 1, "others": []}
+        return {"content": {"status": "ok", "bytes": len(b"state"), **how}}
+
+    monkeypatch.setattr(FakeKernel, "save_state", save_state, raising=False)
+    monkeypatch.setattr(automatic, "IDLE_SECONDS", 1000.0)  # the test has the time
+    async with opened(settings_of(tmp_path, sessions={})) as (registry, _):
+        session, _ = await registry.find_or_create(CALLER, "s")
+        report = await heard(session)
+        saved, checkpoints = session.queue.binding.variables.saved, session.past._automatic
+        assert checkpoints is not None
+
+        async def make() -> list[str]:
+            await settled()
+            assert checkpoints._timer is not None
+            checkpoints._cancel()
+            await checkpoints._run()
+            assert saved.exist
+            assert len(os.listdir(session.place / "checkpoints")) == len(session.record.checkpoints)
+            return [each.name for each in session.record.checkpoints]
+
+        made = await make()
+        assert len(made) == 1
+        for _ in range(2):
+            report("comm_msg", "idle")
+            assert not saved.exist
+            assert await make() == made
+        written = read_record(session.place)
+        assert written is not None
+        assert (written.has_state, written.state_number) == (True, 3)
+        await session.submit("2").done.wait()
+        assert len(await make()) == 2
 
 
 async def test_packages_whose_installation_was_cancelled_are_installed_before_the_next_cell(one: Opened) -> None:
