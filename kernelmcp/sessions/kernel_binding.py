@@ -439,6 +439,7 @@ class KernelBinding:
         if bound is not None:
             self._life.note(Event.KERNEL_ENDED)
             self.files.note_live(live=False)
+            bound.kernel.connection.listener = None  # its last messages say nothing of the session
             bound.kernel.kill()
             self._user.kernel_changed()
 

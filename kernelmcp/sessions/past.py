@@ -93,9 +93,20 @@ class Past:
         self._record = record
         self._queue = queue
         self._owner = owner
+        self._is_checkpointed = True
+        """No cell has ended since the last checkpoint."""
 
     def note_changed(self) -> None:
         """A cell has ended, or the session is another one: it should be checkpointed soon."""
+        self._is_checkpointed = False
+        self._make_soon()
+
+    def note_other_use(self) -> None:
+        """A browser has run something: what was saved is gone, and should be saved again soon."""
+        if self._settings.config.sessions.hibernate:
+            self._make_soon()
+
+    def _make_soon(self) -> None:
         if self._automatic is not None:
             self._automatic.make_soon()
 
@@ -116,12 +127,29 @@ class Past:
         if not self._owner.is_idle or not binding.variables.are_unsaved:
             return  # the next cell's end is another occasion
         if self._queue.turn.locked():
-            self.note_changed()  # perhaps no cell comes after what has it now
+            self._make_soon()  # perhaps no cell comes after what has it now
             return
         try:
-            await self._checkpoint(None, is_automatic=True)
+            if self._is_checkpointed:
+                await self._save()
+            else:
+                await self._checkpoint(None, is_automatic=True)
         except ServerError as exc:
             log.info("no automatic checkpoint", session=self._record.session_id, reason=exc.message)
+
+    async def _save(self) -> None:
+        """Save the variables in no checkpoint: those of a browser's messages would displace those of cells."""
+        files = self._queue.binding.files
+        async with self._idle_turn():
+            with self.storing():
+                folder = self.checkpoints.new_folder()
+                try:
+                    await self._queue.binding.checkpoint(folder, self.checkpoints.newest_folder)
+                    files.save_record()
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await _delete([folder])
+            files.note_changed()
 
     async def _checkpoint(self, name: str | None, *, is_automatic: bool = False) -> Checkpoint:
         async with self._idle_turn():
@@ -147,6 +175,7 @@ class Past:
         """The checkpoint, and the folders of those that are not listed any more."""
         binding = self._queue.binding
         folder = self.checkpoints.new_folder()
+        self._is_checkpointed = True  # before a person's cell that ends meanwhile
         try:
             state, copied = await binding.checkpoint(folder, self.checkpoints.newest_folder)
             found = await anyio.to_thread.run_sync(self._describe, folder, state, copied, name)
@@ -154,6 +183,7 @@ class Past:
             save_record = partial(binding.files.save_record, must_succeed=True)
             return found, self.checkpoints.add(found, save_record, is_named=name is not None)
         except BaseException:
+            self._is_checkpointed = False
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(delete_tree, folder)
             raise

@@ -53,6 +53,8 @@ class PersonsCells:
         self._waiters: list[asyncio.Future[None]] = []
         """Resolved when another cell has begun."""
         self._ended_since = 0
+        self.has_asked = False
+        """The cell that runs has asked for a checkpoint, or to go back to one: it runs nothing in the guest."""
         self.idle = asyncio.Event()
         """Set while no person's cell runs."""
         self.idle.set()
@@ -64,6 +66,7 @@ class PersonsCells:
             return
         execution = self._requests.get(msg_id)
         if kind == "status":
+            self.has_asked = False
             if content.get("execution_state") == "idle":
                 self._ended(msg_id)
             elif len(self._requests) < MAX_RUNNING:
@@ -75,6 +78,7 @@ class PersonsCells:
         elif kind == VARIABLES_LOST and msg_id in self._requests:
             self._lost(content.get("language"))
         elif kind == PAST_REQUEST and execution is not None:
+            self.has_asked = True
             self._ask(execution, content)
         elif execution is not None:
             if kind == "display_data":
@@ -122,6 +126,7 @@ class PersonsCells:
             execution.finish_killed("the kernel ended while the cell ran")
             self._note(execution)
         self._requests.clear()
+        self.has_asked = False
         self.idle.set()
 
     def _begin(self, content: dict[str, Any], msg_id: str, client: str) -> Execution:

@@ -7,6 +7,7 @@ Must not know MCP.
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -74,6 +75,8 @@ class ExecutionQueue:
         self.persons = PersonsCells(
             record, self.binding, executions, log, end=owner.execution_ended, ask=owner.past_asked_for
         )
+        self.on_other_use: Callable[[], None] = lambda: None
+        """Called when another client of the kernel has run something."""
         self.current: Execution | None = None
         self.asking: Execution | None = None
         """The running cell, while its kernel waits for what it asks of this server and runs nothing."""
@@ -138,7 +141,10 @@ class ExecutionQueue:
         self.persons.hear(request, kind, content)
 
     def hear_other_use(self, *, begins: bool) -> None:
-        self.binding.variables.note_used(begins=begins)
+        if begins or not self.persons.has_asked:
+            self.binding.variables.note_used(begins=begins)
+            if not begins:
+                self.on_other_use()
 
     @property
     def is_running(self) -> bool:

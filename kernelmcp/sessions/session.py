@@ -121,6 +121,7 @@ class Session:
         self.queue = ExecutionQueue(settings, pool, tasks, record, files, saved, self.executions, self.log, self)
         self.life = self.queue.life
         self.past = Past(settings, tasks, place, record, self.queue, self)
+        self.queue.on_other_use = self.past.note_other_use
         self._saver = Saver(tasks, place, self.log, self.transcript, self.files)
         self.log.on_late = self._saver.save_soon
         self._recover()

@@ -4,12 +4,19 @@ import json
 import os
 import resource
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from kernelmcp.atomic import MAX_SMALL_BYTES
+from kernelmcp.config.models import SessionsSection
 from kernelmcp.errors import SessionDamaged, StorageFailed
 from kernelmcp.files.locks import lock_session
-from kernelmcp.sessions.storage.record import RECORD_FILES, Record, now, read_record
+from kernelmcp.kernel.process import Kernel
+from kernelmcp.sessions.hibernation.state_files import save_unsealed
+from kernelmcp.sessions.installed_packages import MAX_PACKAGES, Package
+from kernelmcp.sessions.storage.record import RECORD_FILES, Checkpoint, Record, now, read_record
 
 pytestmark = pytest.mark.anyio
 
@@ -28,6 +35,46 @@ def test_a_flipped_bit_that_is_still_json_does_not_win_over_the_good_copy(tmp_pa
     damaged = file.read_text().replace('"execution_count": 3', '"execution_count": 7')
     assert json.loads(damaged)["execution_count"] == 7
     file.write_text(damaged)
+    assert read_record(tmp_path / "s") == whole
+
+
+def test_a_record_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
+    larger = record(tmp_path / "s")
+    before = larger.model_copy(deep=True)
+    larger.untold = ["x" * MAX_SMALL_BYTES]
+    with pytest.raises(OSError, match="the session's record is too large"):
+        larger.write(tmp_path / "s")
+    assert read_record(tmp_path / "s") == before
+
+
+async def test_names_of_a_guest_leave_the_record_readable(tmp_path: Path) -> None:
+    """Of each of its checkpoints, the longest names that JSON has for it."""
+    whole = record(tmp_path / "s")
+    names = [chr(0x1F600 + number) * 1000 for number in range(50)]
+    content = {"status": "ok", "bytes": 1, "image": "", "mounts": [], "execution_count": 1, "others": []}
+
+    async def save_state(*_: object) -> dict[str, Any]:
+        return {"content": {**content, "unsaved": names, "gone": names}}
+
+    kernel = cast("Kernel", SimpleNamespace(save_state=save_state))
+    found, _ = await save_unsealed(kernel, tmp_path / "state", whole, 1, {})
+    assert found.dead
+    most = SessionsSection()
+    for number in range(most.max_checkpoints + most.automatic_checkpoints):
+        checkpoint = Checkpoint(
+            name="x" * 64,
+            folder=f"{number:016x}",
+            number=number,
+            created_at=now(),
+            execution_count=number,
+            size_bytes=1,
+            missing=found.dead,
+        )
+        whole.checkpoints.append(checkpoint)
+    whole.packages = [
+        Package(name=f"{number:0100}", version="1" * 100, source="x" * 20) for number in range(MAX_PACKAGES)
+    ]
+    whole.write(tmp_path / "s")
     assert read_record(tmp_path / "s") == whole
 
 

@@ -1,5 +1,6 @@
 """What has become of a session's variables, by what has happened, and what the next server reads of it on disk."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.hibernation.session_variables import Variables
-from kernelmcp.sessions.hibernation.state_files import STATE_FILE, SavedState, StateNotSaved
+from kernelmcp.sessions.hibernation.state_files import MAX_NAMES_BYTES, STATE_FILE, SavedState, StateNotSaved
 from kernelmcp.sessions.storage.record import Record, now, read_record
 
 
@@ -267,6 +268,14 @@ def test_the_loss_of_a_language_is_named(start: Callable[[], Server]) -> None:
     assert not server.run_and_tell().missing
 
 
+def test_what_waits_to_be_told_takes_little_room_in_the_record(start: Callable[[], Server]) -> None:
+    server = start()
+    for number in range(1000):
+        server.run(loses=True, language=f"language{number}")
+    assert "variables of language0" in server.record.untold
+    assert len(json.dumps(server.record.untold)) < 2 * MAX_NAMES_BYTES
+
+
 def test_a_restore_is_no_reason_of_a_later_loss(start: Callable[[], Server]) -> None:
     start().stop()
     server = start()
@@ -315,6 +324,21 @@ def test_a_session_that_went_back_has_the_checkpoint_as_its_saved_state(start: C
     assert server.variables.state == "present"
     assert (server.directory / STATE_FILE).read_bytes() == b"checkpointed"
     assert start().variables.state == "saved"  # a kill costs nothing
+
+
+@pytest.mark.parametrize("number", [7, None])
+def test_messages_of_the_kernel_that_a_session_leaves_change_nothing(
+    start: Callable[[], Server], number: int | None
+) -> None:
+    server = start()
+    server.variables.begin()
+    server.record.has_run, server.record.is_unchanged = number is not None, True  # as going back writes it
+    server.variables.note_used()  # the cell that asked for it ends, or a browser sends something
+    server.variables.are_those_of(server.checkpoint(number), is_own=True)
+    assert server.variables.are_as_checkpointed
+    following = start()
+    assert following.variables.are_as_checkpointed
+    assert following.variables.state == ("none" if number is None else "saved")
 
 
 def test_a_fork_and_a_checkpoint_without_variables_leave_no_saved_state(start: Callable[[], Server]) -> None:

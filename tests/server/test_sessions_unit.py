@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,9 +19,12 @@ from kernelmcp.files import epochs
 from kernelmcp.files.home import RECORD_FILES, open_home
 from kernelmcp.files.locks import LOCK_FILE, free_place, lock_session
 from kernelmcp.files.workspace import Quota
+from kernelmcp.kernel.connection import Connection
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.mcp_server.assemble import open_server, release_sessions
+from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.sessions import default_session
+from kernelmcp.sessions.hibernation import automatic
 from kernelmcp.sessions.hibernation.state_files import names_of
 from kernelmcp.sessions.installed_packages import Package
 from kernelmcp.sessions.registry import Registry
@@ -158,6 +161,108 @@ async def test_a_deleted_session_leaves_no_cell_that_waits_for_its_turn_behind_o
     assert not session.place.exists()
 
 
+async def heard(session: Session) -> Callable[..., None]:
+    """A function by which its kernel reports that a request of a browser is busy or idle, as a real connection
+    passes it on: also after it was killed, when its last messages are read."""
+    await session.submit("1").done.wait()
+    connection = Connection.__new__(Connection)
+    vars(connection).update(_requests={}, _messages=SimpleNamespace(session_id="the server's"), _other_values=0)
+    kernel = cast("FakeKernel", session.kernel)
+    connection.listener, kernel.connection = kernel.connection.listener, cast("Any", connection)
+
+    def report(asked: str, state: str, kind: str = "status") -> None:
+        header = {"msg_id": "a", "session": "lab", "msg_type": asked}
+        message = {"parent_header": header, "msg_type": kind, "content": {"execution_state": state}}
+        connection._dispatch(message, is_iopub=True)
+
+    return report
+
+
+async def test_a_cell_that_a_killed_kernel_reports_at_last_does_not_block_the_session(one: Opened) -> None:
+    _, _, session = one
+    report = await heard(session)
+    report("execute_request", "busy")
+    assert not session.is_idle
+    await session.stop()
+    assert session.is_idle
+    report("execute_request", "busy")
+    assert session.is_idle
+    await (following := session.submit("2")).done.wait()
+    assert following.status == "ok"
+
+
+async def test_a_message_that_a_killed_kernel_reports_at_last_leaves_the_saved_variables(one: Opened) -> None:
+    _, _, session = one
+    report = await heard(session)
+    saved = session.queue.binding.variables.saved
+    saved.file.write_bytes(b"state")
+    saved.note(1)
+    await session.stop()
+    report("comm_msg", "idle")
+    assert saved.exist
+    assert saved.file.exists()
+    assert session.queue.binding.variables.state == "saved"
+
+
+async def test_the_end_of_a_cell_that_asked_for_a_checkpoint_leaves_the_variables_saved(
+    one: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, session = one
+    report = await heard(session)
+    saved = session.queue.binding.variables.saved
+
+    def answer(*_: object) -> None:
+        saved.file.write_bytes(b"state")
+        saved.note(1)
+
+    monkeypatch.setattr(session.past, "answer", answer)
+    for kind in ("status", "execute_input", "past_request"):
+        report("execute_request", "busy", kind)
+    report("execute_request", "idle")
+    assert session.is_idle
+    assert saved.exist
+    report("comm_msg", "idle")  # something else has run since
+    assert not saved.exist
+
+
+async def test_variables_that_a_browser_has_used_are_saved_again_in_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def save_state(_: FakeKernel, file: Path, *__: object) -> dict[str, Any]:
+        await anyio.Path(file).write_bytes(b"state")
+        how = {"image": "", "mounts": [], "execution_count": 1, "others": []}
+        return {"content": {"status": "ok", "bytes": len(b"state"), **how}}
+
+    monkeypatch.setattr(FakeKernel, "save_state", save_state, raising=False)
+    monkeypatch.setattr(automatic, "IDLE_SECONDS", 1000.0)  # the test has the time
+    async with opened(settings_of(tmp_path, sessions={})) as (registry, _):
+        session, _ = await registry.find_or_create(CALLER, "s")
+        report = await heard(session)
+        saved, checkpoints = session.queue.binding.variables.saved, session.past._automatic
+        assert checkpoints is not None
+
+        async def make() -> list[str]:
+            await settled()
+            assert checkpoints._timer is not None
+            checkpoints._cancel()
+            await checkpoints._run()
+            assert saved.exist
+            assert len(os.listdir(session.place / "checkpoints")) == len(session.record.checkpoints)
+            return [each.name for each in session.record.checkpoints]
+
+        made = await make()
+        assert len(made) == 1
+        for _ in range(2):
+            report("comm_msg", "idle")
+            assert not saved.exist
+            assert await make() == made
+        written = read_record(session.place)
+        assert written is not None
+        assert (written.has_state, written.state_number) == (True, 3)
+        await session.submit("2").done.wait()
+        assert len(await make()) == 2
+
+
 async def test_packages_whose_installation_was_cancelled_are_installed_before_the_next_cell(one: Opened) -> None:
     _, _, session = one
     session.record.packages = [Package(name="numpy", version="1.0")]
@@ -195,6 +300,45 @@ async def test_a_cell_that_is_cancelled_while_its_quota_is_measured_is_not_sent(
     go_on.set()
     await cancelled.done.wait()
     assert (cancelled.status, cast("FakeKernel", session.kernel).cells) == ("interrupted", ["1"])
+
+
+@pytest.mark.parametrize("make", [False, True])
+async def test_a_session_whose_files_are_read_or_written_is_not_unloaded(
+    one: Opened, monkeypatch: pytest.MonkeyPatch, make: bool
+) -> None:
+    registry, _, session = one
+    await settled()  # it has its kernel
+    await session.stop()
+    session.last_used = float("-inf")
+    assert session.is_settled
+    measures, go_on = asyncio.Event(), asyncio.Event()
+    measured = session.files.quota
+
+    async def quota() -> Quota:
+        measures.set()
+        await go_on.wait()
+        return await measured()
+
+    monkeypatch.setattr(session.files, "quota", quota)
+    use = asyncio.ensure_future(session.files.with_workspace(lambda _: None, make=make))
+    await measures.wait()
+    registry._unload_settled()
+    assert registry.find_open(session.principal, session.id) is session
+    go_on.set()
+    await use
+    registry._unload_settled()
+    assert registry.find_open(session.principal, session.id) is None
+
+
+async def test_a_session_whose_files_a_call_waits_to_write_has_just_been_used(tmp_path: Path, one: Opened) -> None:
+    registry, _, session = one
+    tools = FileTools(settings_of(tmp_path), registry, lambda _: CALLER, "")
+    session.last_used = before = float("-inf")
+    async with session.files.lock:
+        call = asyncio.ensure_future(tools.write_file("a", "x", cast("Any", None), "s"))
+        await settled()
+        assert session.last_used > before
+    await call
 
 
 async def test_a_server_that_is_opened_again_has_its_sessions_and_takes_changed_settings_over(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ class FileTools:
         data = from_content(content, encoding)
         caller = self._caller(ctx)
         session, created = await self._session(caller, session_id)
+        session.touch()  # so that it is not unloaded
 
         def write(workspace: Workspace | None) -> None:
             if workspace is not None:
@@ -128,7 +129,6 @@ class FileTools:
             await anyio.to_thread.run_sync(session.files.volumes.write, path, data)
         else:
             await session.files.with_workspace(write, make=True)
-        session.touch()
         result: schemas.WriteResult = {
             "session_id": session.id,
             "path": path,
@@ -154,10 +154,10 @@ class FileTools:
         policy = self._settings.policy
         quota, listing, used = Quota(policy.workspace_max_mb * 2**20, policy.max_files), Listing(), Listing()
         if session is not None:
-            quota = await session.files.quota()
             listing, used = await session.files.with_workspace(
                 lambda found: (found.listing(), found.usage()) if found else (Listing(), Listing())
             )
+            quota = await session.files.quota()
         directory = session.files.workspace if session is not None else None
         files = _fitting(listing.files)
         result: schemas.WorkspaceInfo = {

@@ -11,7 +11,7 @@ import structlog
 
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
-from kernelmcp.sessions.hibernation.state_files import SavedState, StateNotSaved
+from kernelmcp.sessions.hibernation.state_files import SavedState, StateNotSaved, few
 from kernelmcp.sessions.storage.record import Record
 
 log = structlog.get_logger(__name__)
@@ -78,7 +78,7 @@ class Variables:
         is_said, self._record.loss_is_said = self._record.loss_is_said, False
         if self.state == "lost":
             missing = self._untold.missing if self._is_loss_untold else []
-            self._keep(Beginning(lost=True, missing=_joined(missing, self._record.why_lost), is_said=is_said))
+            self._keep(Beginning(lost=True, missing=few([*missing, *self._record.why_lost]), is_said=is_said))
         self._note_run()
         self.state = "present"
 
@@ -98,7 +98,7 @@ class Variables:
         is called, that is untold."""
         before, since, kept = self._untold, self._since, None
         if guest_lost and not self._is_loss_untold:
-            named = _joined(before.missing, [f"variables of {language}"]) if language else []
+            named = few([*before.missing, f"variables of {language}"]) if language else []
             kept = Beginning(lost=not language, missing=named)
             self._keep(kept)
         runs, are_lost = self.runs, self.state == "lost"  # with its kernel
@@ -157,7 +157,7 @@ class Variables:
         before = self._untold
         if not self._is_loss_untold:
             missing = [] if before.lost else before.missing
-            self._keep(found if found.lost else replace(found, missing=_joined(missing, found.missing)))
+            self._keep(found if found.lost else replace(found, missing=few([*missing, *found.missing])))
         elif not found.lost:
             self._keep(replace(before, restored_at=found.restored_at), self.runs - 1)
 
@@ -171,6 +171,8 @@ class Variables:
         self.saved.forget()
         self.state = "none" if state.number is None else "present"
         self._keep(Beginning())
+        # Since the record was written, the cell that asked has ended, and a browser may have sent something.
+        self._record.has_run, self._record.is_unchanged = state.number is not None, is_own
         if is_own:
             try:
                 self.saved.take(state)
@@ -217,7 +219,3 @@ class Variables:
         self.state = "none"
         self._keep(Beginning())
         self.saved.forget()
-
-
-def _joined(earlier: list[str], later: list[str]) -> list[str]:
-    return list(dict.fromkeys([*earlier, *later]))

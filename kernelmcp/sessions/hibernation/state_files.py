@@ -5,6 +5,7 @@ begin a fork of it.
 """
 
 import errno
+import json
 import os
 import secrets
 from collections.abc import Iterable
@@ -29,6 +30,8 @@ MOVE_SECONDS = 60.0
 # Names from a guest: of what does not come back, or stands in the way.
 MAX_NAMES = 20
 MAX_NAME_CHARS = 200
+# Of a list of them, as JSON: the record of a session, which is small, has one for each checkpoint.
+MAX_NAMES_BYTES = 6000
 _NO_BRACKETS = str.maketrans("[]", "()")
 
 
@@ -173,7 +176,7 @@ def _envelope_of(reply: dict[str, Any], record: Record) -> Envelope:
         mounts=reply["mounts"],
         execution_count=reply["execution_count"],
         others=msgspec.convert(reply["others"], list[OtherLanguage]),
-        dead=[*unsaved, *gone],
+        dead=few([*unsaved, *gone]),
     )
 
 
@@ -191,4 +194,15 @@ def names_of(found: object) -> list[str]:
     """Names that a guest may have chosen: few, short, each once, in one line, and without the brackets of a note."""
     texts = (each.translate(_NO_BRACKETS) for each in as_list(found) if isinstance(each, str))
     names: Iterable[str] = (clean(text)[:MAX_NAME_CHARS] for text in texts)
-    return list(dict.fromkeys(name if name.isprintable() else repr(name) for name in names))[:MAX_NAMES]
+    return few(name if name.isprintable() else repr(name) for name in names)[:MAX_NAMES]
+
+
+def few(names: Iterable[str]) -> list[str]:
+    """Each of these names once, as long as there is room for it."""
+    kept, room = list[str](), MAX_NAMES_BYTES
+    for name in dict.fromkeys(names):
+        room -= len(json.dumps(name))
+        if room < 0:
+            break
+        kept.append(name)
+    return kept

@@ -13,7 +13,7 @@ from typing import Any, cast
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.atomic import MAX_SMALL_BYTES, read_small, replace_text
 from kernelmcp.config.models import Flavor
 from kernelmcp.errors import SessionDamaged, StorageFailed
 from kernelmcp.files.epochs import place_of, session_directory
@@ -154,9 +154,11 @@ class Record(BaseModel):
         return next(((each.name, each.created_at) for each in found), None)
 
     def write(self, directory: Path) -> None:
-        """Write the record. Raises OSError: then what is read is still the one before."""
+        """Write the record. Raises OSError, also if nobody could read it: then what is read is still the one before."""
         values = self.model_dump(mode="json")
         text = json.dumps({**values, "checksum": _checksum(values)})
+        if len(text) > MAX_SMALL_BYTES:
+            raise OSError(errno.EFBIG, "the session's record is too large")
         for name in reversed(RECORD_FILES):  # the one that is read first comes last
             replace_text(directory / name, text)
 

@@ -72,8 +72,8 @@ class SessionFiles:
         """
         if make:
             await self._make()
-        quota = await self.quota()
         async with self.lock:
+            quota = await self.quota()
             self.check()
             if make:
                 self._note_written()
