@@ -169,6 +169,20 @@ def test_what_the_distribution_does_not_have_comes_from_an_index(tmp_path: Path)
             assert (ran.result, installed(ran)) == (repr(version), ["jinja2"])
 
 
+def test_a_well_known_module_comes_from_an_index_and_no_other_does(tmp_path: Path) -> None:
+    environment = distribution(tmp_path)
+    with serve_index(tmp_path / "index") as index:
+        index.add("tabulate")
+        make_wheel(index.folder("python-docx"), "python_docx", files={"docx.py": "where = 'python-docx'\n"})
+        for stranger in ("docx", "unheard_of"):
+            index.add(stranger)
+        packages = {"pyodide_url": str(tmp_path), "index_url": index.url}
+        with running_kernel(**environment | {"KERNELMCP_PACKAGES": json.dumps(packages)}) as kernel:
+            assert installed(kernel.run("import tabulate, docx; assert docx.where")) == ["python-docx", "tabulate"]
+            assert kernel.run("import unheard_of").error == "ModuleNotFoundError: No module named 'unheard_of'"
+            assert [path for path in index.requests if "unheard" in path] == []
+
+
 @pytest.mark.parametrize(
     ("absent", "prepared"), [((), ["jinja2", "pandas", "scipy"]), (("scipy",), ["jinja2", "pandas"])]
 )

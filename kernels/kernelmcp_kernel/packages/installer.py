@@ -110,8 +110,8 @@ class Installer:
         self._packages[name], self._present[name] = package, present
 
     async def install_for(self, module: str, say: Say) -> Outcome | None:
-        """Install the package of Pyodide's distribution that provides a module, in the distribution's version; a
-        package in `companions` from any source. None if there is no such package. Raises PackageError."""
+        """Install the package of Pyodide's distribution that provides a module, in the distribution's version; one
+        that `companions` knows from any source. None if there is no such package. Raises PackageError."""
         prepared = await asyncio.to_thread(find_prepared)
         if prepared and (name := prepared.package_of(module)) and await self._is_at_hand(prepared, Requirement(name)):
             return await self._install([Requirement(name)], say, from_distribution=True)
@@ -119,7 +119,8 @@ class Installer:
         listed = distribution.listed(self._settings)
         version = next((each.version for each in listed if each.name == name), None)
         if version is None:  # not a wheel, so it is not installed
-            return await self._install([Requirement(module)], say) if companions.is_companion(module) else None
+            known = companions.on_index(module)
+            return await self._install([Requirement(known)], say) if known else None
         return await self._install([Requirement(f"{name}=={version}")], say, from_distribution=True)
 
     async def install(self, asked: Any, say: Say, options: Options = PLAIN) -> Outcome:

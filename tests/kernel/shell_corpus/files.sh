@@ -182,3 +182,5 @@ touch v1 v10 v2; ls -v v*; ls -X | tail -3; ls --sort=size *.txt | head -2; ls -
 ls -l --time-style=+%Y a.txt | awk '{print NF, $7}'; ls -l --time-style=long-iso a.txt | awk '{print NF}'; ls --full-time a.txt | awk '{print NF}'
 === ls ignores
 ls --ignore='*.txt' -I '*.csv'; ls -go a.txt | awk '{print NF}'; ls -nl a.txt | awk '{print NF}'; ls a.txt/; echo $?
+=== ls of nothing
+mkdir e; ls -l e; ls e; ls -lR e logs | awk '{print NF, $NF}'; ls ""; echo $?

@@ -2,7 +2,8 @@
 
 Small ones are installed with the package, if Pyodide's distribution has them. The others are installed when a module of
 the package imports them: a guest gets `needed_by` at its start, and treats such an import like one in a cell.
-`kernelmcp setup` prepares all of them. They are well-known names: an index may have those that the distribution lacks.
+`kernelmcp setup` prepares all of them. They are well-known names: an index may have those that the distribution lacks,
+and a few others that cells import.
 """
 
 from __future__ import annotations
@@ -62,6 +63,23 @@ _COMPANIONS: dict[str, Companions] = {
 }
 
 
+# Modules that cells import often, whose packages the distribution lacks and an index has in plain Python. Any other
+# name may be a stranger's there.
+_ON_INDEX = {
+    "docx": "python-docx",
+    "faker": "faker",
+    "openpyxl": "openpyxl",
+    "plotly": "plotly",
+    "pptx": "python-pptx",
+    "pypdf": "pypdf",
+    "reportlab": "reportlab",
+    "seaborn": "seaborn",
+    "tabulate": "tabulate",
+    "xlrd": "xlrd",
+    "xlsxwriter": "xlsxwriter",
+}
+
+
 def small(names: Iterable[str]) -> list[str]:
     """Names of packages that are installed with these; names in the form of `canonicalize_name`."""
     return list(dict.fromkeys(each for found in _listed(names) for each in found.small))
@@ -76,9 +94,10 @@ def _listed(names: Iterable[str]) -> list[Companions]:
     return [_COMPANIONS[name] for name in names if name in _COMPANIONS]
 
 
-def is_companion(module: str) -> bool:
-    """Return whether a module belongs to a companion of any package."""
-    return module in every(_COMPANIONS)
+def on_index(module: str) -> str | None:
+    """The package of a module that an import may install from an index: a companion, or a well-known one. None for
+    others."""
+    return module if module in every(_COMPANIONS) else _ON_INDEX.get(module)
 
 
 def needed_by() -> dict[str, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import getopt
 import math
 import posixpath
@@ -9,6 +10,7 @@ import re
 import time
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from kernelmcp_shell.builtin_interface import Result
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     from kernelmcp_shell.files import Files
 
 _OWNER, _OWNER_ID = "user", "1000"  # `whoami` and `id -u`
-# Those that change nothing here: C and x, because it writes to no terminal, and N, L, H, b, q, k.
-_LETTERS = "aAlhtSrRdF1pnogGUvXmQI:CxNLHbqk"
+# N and k change nothing: names are written as they are, and sizes are of 1 KiB.
+_LETTERS = "aAlhtSrRdF1pnogGUvXmQI:CxNk"
 _WORDS = {
     "all": "a",
     "almost-all": "A",
@@ -46,6 +48,7 @@ _TIMES = {"long-iso": "%Y-%m-%d %H:%M", "full-iso": "%Y-%m-%d %H:%M:%S.000000000
 _LONG = frozenset("lnog")
 _HALF_A_YEAR = 31556952 / 2
 _BLOCK = 4096
+_LINE_CHARS = 80
 _UNITS = "KMGT"
 _DIGITS = re.compile(r"(\d+)")
 
@@ -67,7 +70,7 @@ def make_ls(files: Files) -> dict[str, Command]:
         except getopt.GetoptError as error:
             return Result("", f"ls: {error.msg}\n", 2)
 
-    return {"ls": ls, "dir": ls}
+    return {"ls": ls}
 
 
 def _options(found: list[tuple[str, str]]) -> dict[str, str]:
@@ -80,7 +83,7 @@ def _options(found: list[tuple[str, str]]) -> dict[str, str]:
             if value not in _SORTS:
                 raise getopt.GetoptError(f"invalid argument '{value}' for '{option}'")
             name = _SORTS[value]
-        for others in (_SORTS.values(), "lm"):
+        for others in (_SORTS.values(), "lmCx1"):
             if name in others:
                 options = {each: kept for each, kept in options.items() if each not in others}
         options[name] = f"{options[name]}\n{value}" if name == "I" and name in options else value
@@ -126,6 +129,8 @@ class _Listing:
     def _entry(self, name: str) -> _Entry | None:
         path = posixpath.normpath(self._call.path(name))
         try:
+            if not name:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory")
             facts = self._files.stat(path)
         except OSError as error:
             self._errors += f"ls: cannot access '{name}': {error.strerror}\n"
@@ -177,6 +182,8 @@ class _Listing:
             return _table(rows)
         if "m" in self._options:
             return ", ".join(shown) + "\n" * bool(shown)
+        if "C" in self._options or "x" in self._options:
+            return _columns(shown, across="x" in self._options)
         return "".join(f"{each}\n" for each in shown)
 
     def _shown(self, entry: _Entry) -> str:
@@ -237,7 +244,7 @@ def _version(name: str) -> list[tuple[int, int | str]]:
 def _table(rows: list[list[str]]) -> str:
     """Numbers to the right, the rest to the left, as far as the longest one; the name as it is."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    widths[-1] = 0
+    widths[-1:] = [0] * bool(rows)
     lines = (
         " ".join(
             cell.rjust(width) if cell[:1].isdigit() else cell.ljust(width)
@@ -246,3 +253,19 @@ def _table(rows: list[list[str]]) -> str:
         for row in rows
     )
     return "".join(f"{line}\n" for line in lines)
+
+
+def _columns(names: list[str], *, across: bool) -> str:
+    """As many columns as fit into a line."""
+    for height in range(1, len(names) + 1):
+        width = -(-len(names) // height)
+        rows = (
+            [names[at : at + width] for at in range(0, len(names), width)]
+            if across
+            else [names[at::height] for at in range(height)]
+        )
+        columns = list(zip_longest(*rows, fillvalue=""))
+        widths = [max(map(len, column)) for column in columns]
+        if sum(widths) + 2 * len(widths) - 2 < _LINE_CHARS or width == 1:
+            return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
+    return ""
