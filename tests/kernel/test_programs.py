@@ -43,6 +43,12 @@ FILES = {
             while True: pass
         except KeyboardInterrupt:
             os.system("echo late && wait")""",
+    "wraps.py": """
+        import io, sys
+        sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", line_buffering=True)
+        sys.stderr = io.TextIOWrapper(sys.stderr.detach(), encoding="utf-8")
+        print("wrapped"); print("itself", file=sys.stderr)
+        if sys.argv[1:]: 1 / 0""",
     "rude.py": """
         import asyncio, builtins, logging, os, signal, sys, helper
         helper.shout = None
@@ -97,6 +103,8 @@ PROGRAMS = {
     "python -c 'import atexit; atexit.register(print, 1); print(0)'": ("0\n1\n", ""),
     "python -c 'import sys; sys.stdout.buffer.write(bytes([65, 10]))'": ("A\n", ""),
     "python -c 'input()'": ("", "EOFError: EOF when reading a line\n"),
+    "python -c 'import sys; sys.stdout.reconfigure(encoding=str(\"utf-8\")); print(4)'": ("4\n", ""),
+    "python wraps.py": ("wrapped\n", "itself\n"),
     "python -c 'exit(str(5))'": ("", "5\n"),
     "python fails.py": ("before\n", "ZeroDivisionError: division by zero\n"),
     "python missing.py": ("", "[Errno 44] No such file or directory\n"),
@@ -125,6 +133,17 @@ def test_programs_do_what_they_do_elsewhere(kernel: Kernel, command: str) -> Non
 def test_the_exit_code_is_the_programs(kernel: Kernel, end: str, code: int) -> None:
     ran = kernel.run(f"subprocess.run([sys.executable, '-c', {end!r}], capture_output=True).returncode")
     assert ran.result == str(code)
+
+
+def test_a_program_that_gives_its_streams_away_keeps_its_output_its_error_and_its_exit_code(kernel: Kernel) -> None:
+    run = "done = subprocess.run([sys.executable, *{}], capture_output=True, text=True)\ndone.returncode, done.stdout"
+    assert kernel.run(run.format(["wraps.py", "fails"])).result == r"(1, 'wrapped\n')"
+    assert kernel.run("done.stderr.splitlines()[0], done.stderr.splitlines()[-1]").result == (
+        "('itself', 'ZeroDivisionError: division by zero')"
+    )
+    commands = "import subprocess, sys; sys.stdout.detach(); subprocess.run(['echo', 'b']); sys.stderr.close(); 1 / 0"
+    assert kernel.run(run.format(["-c", commands])).result == r"(1, 'b\n')"
+    assert kernel.run("done.stderr.splitlines()[-1]").result == "'ZeroDivisionError: division by zero'"
 
 
 def test_its_traceback_shows_nothing_of_what_runs_it(kernel: Kernel) -> None:
@@ -207,6 +226,9 @@ COMMANDS = {
     "subprocess.run('pwd', shell=True, cwd='/tmp')": "/tmp\n",
     "subprocess.run('print B', shell=True, env={'B': 'c'})": "c\n",
     "os.environ['C'] = 'd'\n!print C": "d\n",
+    "os.environ['D'] = 'e'\n"
+    "subprocess.run([sys.executable, '-c', 'import os; print(*sorted(os.environ))'], env={'E': ''})":
+        "E HOME LD_LIBRARY_PATH MPLBACKEND PATH USER\n",
     "try: subprocess.run(['nosuch'], capture_output=True)\nexcept FileNotFoundError as error: print(error)": (
         "[Errno 2] No such file or directory: 'nosuch'\n"),
     "try: subprocess.check_call('exit 9', shell=True)\nexcept subprocess.CalledProcessError as e: print(e.returncode)":
@@ -218,6 +240,8 @@ COMMANDS = {
     "!python -c 'print(1)' | cat": "1\n",
     "!{sys.executable} -c 'print(2)'": "2\n",
     "subprocess.run(['python3', '-c', 'import subprocess; subprocess.run([\"echo\", \"deep\"])'])": "deep\n",
+    "!python -c 'import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.buffer); print(1)'\nprint('after')":
+        "1\nafter\n",
     "from IPython.utils.capture import capture_output\nwith capture_output() as c: get_ipython().system('echo no')\n"
     "print(repr(c.stdout))": "'no\\n'\n",
 }  # fmt: skip
@@ -368,6 +392,8 @@ REFUSED = {
     "'run_command', command='echo', environment=[]": "refused: an environment is an object",
     "'run_command', command='echo', environment={'a': 1}": "refused: arguments and variables are text",
     "'run_command', command='echo', environment={str(n): '' for n in range(20_000)}": "refused: arguments",
+    "'run_command', command='echo', unset='A'": "refused: variables to unset are a list",
+    "'run_command', command='echo', unset=[1]": "refused: arguments and variables are text",
     "'run_command', command='echo', stdin=5": "refused: stdin is base64",
     "'run_command', command='echo', stdin='*'": "refused: stdin is base64",
     "'run_command', command='echo', stdin='QUFB' * 13_000_000": "refused: stdin is over the limit of 36 MiB",

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TextIO
 from kernelmcp_guest import blocking
 from kernelmcp_guest.packages import find_packages
 from kernelmcp_guest.packages.missing_imports import OWN_FOLDERS
+from kernelmcp_guest.programs.output import own_stream
 from kernelmcp_guest.running import running
 
 _CHANGED: dict[ModuleType, str] = {
@@ -28,6 +29,9 @@ _CHANGED: dict[ModuleType, str] = {
     blocking: "stdin_allowed",
     atexit: "register unregister",
 }
+# Variables that this Python and its packages need, whatever environment a program is given. There is no database of
+# users to ask for a home or a name, and bash here exports no PATH.
+_NEEDED = ("HOME", "PATH", "USER", "LD_LIBRARY_PATH", "MPLBACKEND")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -51,8 +55,11 @@ running_programs: list[World] = []
 
 
 @contextmanager
-def put_back(streams: Streams, cwd: str, environment: dict[str, str]) -> Iterator[World]:
-    """Create a world for one program, and restore everything afterwards; an interrupt meanwhile is raised then."""
+def put_back(streams: Streams, cwd: str, environment: dict[str, str] | None) -> Iterator[World]:
+    """Create a world for one program, and restore everything afterwards; an interrupt meanwhile is raised then.
+
+    `environment`: all of its variables; None: the present ones.
+    """
     __tracebackhide__ = True
     world = World(streams)
     undo: list[Callable[[], object]] = []
@@ -79,7 +86,7 @@ def _raise_early() -> None:
         raise KeyboardInterrupt
 
 
-def _change(world: World, cwd: str, environment: dict[str, str], undo: list[Callable[[], object]]) -> None:
+def _change(world: World, cwd: str, environment: dict[str, str] | None, undo: list[Callable[[], object]]) -> None:
     streams = world.streams
     undo.extend(_attribute(holder, name) for holder, names in _CHANGED.items() for name in names.split())
     undo.append(find_packages)  # packages that it installed stay
@@ -98,16 +105,17 @@ def _change(world: World, cwd: str, environment: dict[str, str], undo: list[Call
     undo.append(lambda: filters.__exit__(None, None, None))
 
     sys.stdin = sys.__stdin__ = streams.stdin  # pyright: ignore[reportAttributeAccessIssue]  # a constant in the stubs
-    sys.stdout = sys.__stdout__ = streams.stdout  # pyright: ignore[reportAttributeAccessIssue]
-    sys.stderr = sys.__stderr__ = streams.stderr  # pyright: ignore[reportAttributeAccessIssue]
+    sys.stdout = sys.__stdout__ = own_stream(streams.stdout)  # pyright: ignore[reportAttributeAccessIssue]
+    sys.stderr = sys.__stderr__ = own_stream(streams.stderr)  # pyright: ignore[reportAttributeAccessIssue]
     builtins.input = _read_line
     builtins.exit = builtins.quit = _leave
     getpass.getpass = _read_password
     blocking.stdin_allowed = False
     atexit.register, atexit.unregister = _registers(world)
-    os.environ.update(environment)
+    if environment is not None:
+        _set_environment({name: variables[name] for name in _NEEDED if name in variables} | environment)
+        sys.path[:0] = [each for each in environment.get("PYTHONPATH", "").split(":") if each]
     os.chdir(cwd)
-    sys.path[:0] = [each for each in environment.get("PYTHONPATH", "").split(":") if each]
     importlib.invalidate_caches()
 
 
