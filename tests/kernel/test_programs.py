@@ -57,6 +57,8 @@ FILES = {
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         logging.basicConfig(level="DEBUG")
         builtins.print = None
+        import gc, random
+        random.seed(1); sys.setrecursionlimit(500); gc.disable(); logging.disable(logging.CRITICAL)
         x = "the program's"
         asyncio.get_event_loop().create_task(asyncio.sleep(1000), name="left")
         sys.exit("that was rude")""",
@@ -97,6 +99,9 @@ PROGRAMS = {
     "python -V": ("Python 3.14.2\n", ""),
     "python -uIBc 'print(1)'": ("1\n", ""),
     "python -W ignore -X utf8 -c 'print(2)'": ("2\n", ""),
+    "python -W error -uc 'import warnings; warnings.warn(str(8))'": ("", "\nUserWarning: 8\n"),
+    "python -Wignore -c 'import sys, warnings; warnings.warn(str(8)); print(sys.warnoptions)'": ("['ignore']\n", ""),
+    "python -O -c 'assert False; print(__debug__)'": ("False\n", ""),
     "export A=5\ncd /tmp\npython -c 'import os; print(os.environ[\"A\"], os.getcwd())'": ("5 /tmp\n", ""),
     "python -c 'import sys; print(sys.stdin.read() == str())'": ("True\n", ""),
     "python -c 'import asyncio; asyncio.run(asyncio.sleep(0)); print(3)'": ("3\n", ""),
@@ -159,15 +164,23 @@ def test_its_traceback_shows_nothing_of_what_runs_it(kernel: Kernel) -> None:
 @pytest.mark.parametrize("how", ["%%bash\npython rude.py", "!python rude.py", "!echo x | python rude.py"])
 def test_a_program_leaves_everything_as_it_was(kernel: Kernel, how: str) -> None:
     state = """
-        import builtins, helper, logging, signal
+        import builtins, gc, helper, logging, random, signal
         await asyncio.sleep(0.01)
         (kept, "x" in globals(), sys.argv, sys.path, os.getcwd(), sorted(os.environ.items()), helper.shout("a"),
-         logging.root.handlers, logging.root.level, signal.getsignal(2), __import__("__main__").kept, print is not None,
+         logging.root.handlers, logging.root.level, logging.root.manager.disable, hash(random.getstate()),
+         sys.getrecursionlimit(), gc.isenabled(), signal.getsignal(2), __import__("__main__").kept, print is not None,
          [task for task in asyncio.all_tasks() if task.get_name() == "left"], sys.stdout, sys.stdin, input)"""
     before = kernel.run(textwrap.dedent(state)).result
     assert before is not None
     assert kernel.run(how).text("stderr").endswith("that was rude\n")
     assert kernel.run(textwrap.dedent(state)).result == before
+
+
+def test_each_program_draws_its_own_numbers_and_the_notebook_its_next(kernel: Kernel) -> None:
+    kernel.run("import random\nrandom.seed(1)\nexpected = random.random()\nrandom.seed(1)")
+    drawn = {kernel.run("!python -c 'import random; print(random.random())'").text() for _ in range(2)}
+    assert len(drawn) == 2
+    assert kernel.run("random.random() == expected").result == "True"
 
 
 def test_each_program_imports_the_users_modules_as_they_are_now(kernel: Kernel) -> None:
@@ -237,6 +250,13 @@ COMMANDS = {
     "except subprocess.TimeoutExpired as error: print(error)": "Command 'wait' timed out after 0.1 seconds\n",
     "p = subprocess.Popen(['cat'], stdin=-1, stdout=-1, text=True)\np.stdin.write('1\\n2'); p.stdin.close()\n"
     "print([line for line in p.stdout], p.wait(), p.poll())": "['1\\n', '2'] 0 0\n",
+    "p = subprocess.Popen(['echo', 'x y'], stdout=-1, text=True)\n"
+    "q = subprocess.Popen(['cat'], stdin=p.stdout, stdout=-1, text=True)\np.stdout.close()\nprint(q.communicate())":
+        "('x y\\n', None)\n",
+    "p = subprocess.Popen('echo no', shell=True, stdin=-1, stdout=-1)\np.kill()\nprint(p.poll(), p.communicate(b'x'))":
+        "-9 (b'', None)\n",
+    "p = subprocess.Popen('echo no', shell=True, stdin=-1, text=True)\np.terminate()\nprint(p.wait(), p.stdin.close())":
+        "-15 None\n",
     "!python -c 'print(1)' | cat": "1\n",
     "!{sys.executable} -c 'print(2)'": "2\n",
     "subprocess.run(['python3', '-c', 'import subprocess; subprocess.run([\"echo\", \"deep\"])'])": "deep\n",
@@ -352,6 +372,13 @@ def test_a_python_program_that_is_slower_than_its_timeout_says_why_it_was_not_en
     assert ran.text("stderr") == said
     ran = kernel.run(code.format(1_000))
     assert (ran.status, ran.text("stderr")) == ("ok", "")
+
+
+def test_the_timeout_of_a_program_is_not_that_of_what_it_starts(kernel: Kernel) -> None:
+    started = "import subprocess; print(subprocess.Popen('echo x', shell=True).wait())"
+    ran = kernel.run(f"subprocess.run([sys.executable, '-c', {started!r}], timeout=1e-9)")
+    assert ran.error.startswith("TimeoutExpired: Command '['python3")
+    assert ran.text() == "x\n0\n"
 
 
 def test_the_death_of_a_shell_is_an_error_of_the_command(kernel: Kernel) -> None:

@@ -213,6 +213,15 @@ def test_a_program_and_a_command_have_no_variable_that_was_taken_from_them() -> 
         assert kernel.run(f"del os.environ['KEY']\n{commands}os.system(each)").text() == "None o\nNone o\no\n"
 
 
+def test_a_program_that_exists_may_exit_as_one_that_does_not(kernel: Kernel) -> None:
+    kernel.run("import subprocess")
+    for command in (["bash", "-c", "exit 127"], ["env", "no-such"]):
+        assert kernel.run(f"subprocess.run({command}).returncode").result == "127"
+    assert kernel.run("subprocess.run(['no-such'])").error == (
+        "FileNotFoundError: [Errno 2] No such file or directory: 'no-such'"
+    )
+
+
 def test_a_session_that_runs_no_shell_starts_none() -> None:
     with running_kernel() as kernel:
         kernel.run("1")

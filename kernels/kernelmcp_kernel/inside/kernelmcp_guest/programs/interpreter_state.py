@@ -3,11 +3,14 @@
 import asyncio
 import atexit
 import builtins
+import gc
 import getpass
 import importlib
 import os
+import random
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +18,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NoReturn, TextIO
 
-from kernelmcp_guest import blocking
+from kernelmcp_guest import blocking, swallowed_interrupts
 from kernelmcp_guest.packages import find_packages
 from kernelmcp_guest.packages.missing_imports import OWN_FOLDERS
 from kernelmcp_guest.programs.output import own_stream
@@ -100,6 +103,9 @@ def _change(world: World, cwd: str, environment: dict[str, str] | None, undo: li
     undo.append(_tasks())
     undo.append(_figures())
     undo.append(_logging())
+    undo.append(_random())
+    undo.append(_recursion_limit())
+    undo.append(gc.enable if gc.isenabled() else gc.disable)
     filters = warnings.catch_warnings()
     filters.__enter__()
     undo.append(lambda: filters.__exit__(None, None, None))
@@ -193,13 +199,13 @@ def _logging() -> Callable[[], object]:
     root = getattr(sys.modules.get("logging"), "root", None)
     if root is None:
         return _forget_logging
-    handlers, level = root.handlers[:], root.level
-    root.handlers[:] = []
-    root.setLevel("WARNING")
+    handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
+    _forget_logging()
 
     def undo() -> None:
         root.handlers[:] = handlers
         root.setLevel(level)
+        root.manager.disable = disabled
 
     return undo
 
@@ -209,6 +215,45 @@ def _forget_logging() -> None:
     if root is not None:
         root.handlers[:] = []
         root.setLevel("WARNING")
+        root.manager.disable = 0
+
+
+def _random() -> Callable[[], object]:
+    """It draws other numbers than the notebook, whose next ones stay the same."""
+
+    def numpy() -> Any:
+        return sys.modules.get("numpy.random")
+
+    state, of_numpy = random.getstate(), numpy() and numpy().get_state(legacy=False)
+    _seed(numpy())
+
+    def undo() -> None:
+        if of_numpy:
+            numpy().set_state(of_numpy)
+        elif numpy():
+            _seed(numpy())
+        random.setstate(state)
+
+    return undo
+
+
+def _seed(numpy: Any) -> None:
+    random.seed(time.time_ns() << 64 | random.getrandbits(64))  # the system's entropy takes 20 ms (lifecycle.reseed)
+    if numpy:
+        with suppress(TypeError):  # a generator of the user's that cannot be seeded
+            numpy.seed([random.getrandbits(32) for _ in range(8)])
+
+
+def _recursion_limit() -> Callable[[], object]:
+    under_way = swallowed_interrupts.under_way
+    limit = under_way.limit or sys.getrecursionlimit()
+
+    def undo() -> None:
+        if under_way.limit is not None:
+            under_way.limit = limit
+        sys.setrecursionlimit(limit)
+
+    return undo
 
 
 def _registers(world: World) -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -9,6 +9,7 @@ import runpy
 import shlex
 import sys
 import traceback
+import warnings
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -166,6 +167,8 @@ def _guarded_exit(functions: list[Any], stderr: TextIO, code: int) -> int:
 
 def _start(program: Program, stderr: TextIO) -> int:
     __tracebackhide__ = True
+    sys.warnoptions += program.warnings
+    vars(warnings)["_processoptions"](program.warnings)
     if program.kind == "pip":
         return _pip(program.arguments, stderr)
     if program.kind == "module":
@@ -195,7 +198,7 @@ def _start(program: Program, stderr: TextIO) -> int:
         path = "<string>" if program.kind == "code" else "<stdin>"
         source = program.text if program.kind == "code" else sys.stdin.buffer.read()
         del vars(main)["__file__"]
-    code = compile(source, path, "exec", dont_inherit=True)
+    code = compile(source, path, "exec", dont_inherit=True, optimize=program.optimize)
     bridge.look_soon()
     exec(code, vars(main))  # noqa: S102  # it is what this is for
     return 0
