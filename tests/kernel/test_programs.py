@@ -260,8 +260,9 @@ COMMANDS = {
     "!python -c 'print(1)' | cat": "1\n",
     "!{sys.executable} -c 'print(2)'": "2\n",
     "subprocess.run(['python3', '-c', 'import subprocess; subprocess.run([\"echo\", \"deep\"])'])": "deep\n",
-    "!python -c 'import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.buffer); print(1)'\nprint('after')":
-        "1\nafter\n",
+    "for _ in range(2): get_ipython().system("
+    "    'python -c \"import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.buffer); print(1)\"')": "1\n1\n",
+    "!python -c 'import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.detach()); print(1)'": "1\n",
     "from IPython.utils.capture import capture_output\nwith capture_output() as c: get_ipython().system('echo no')\n"
     "print(repr(c.stdout))": "'no\\n'\n",
 }  # fmt: skip
