@@ -29,7 +29,7 @@ from kernelmcp_guest.bridge import bridge, request_id
 # Exceptions of a rejected promise, of a cancellation that crossed JavaScript, and of an interrupt in the C code before.
 FAILED: tuple[type[Exception], ...] = (JsException, vars(pyodide.ffi)["ConversionError"])
 
-_run = asyncio.run
+_run: Any = asyncio.run
 _run_until_complete = WebLoop.run_until_complete
 stdin_allowed = False
 

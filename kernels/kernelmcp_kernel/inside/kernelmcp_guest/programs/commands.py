@@ -20,7 +20,7 @@ from kernelmcp_guest.blocking import host_call
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.out_stream import OutStream
 from kernelmcp_guest.programs.command_line import is_program, simple_program
-from kernelmcp_guest.programs.environment import environment_changes
+from kernelmcp_guest.programs.environment_variables import environment_changes
 from kernelmcp_guest.programs.interpreter_state import running_programs
 from kernelmcp_guest.programs.output import OutputStream
 from kernelmcp_guest.programs.run import Finished, run, run_captured, run_for_shell

@@ -23,7 +23,7 @@ from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.out_stream import end_output
 from kernelmcp_guest.packages import PackageError, missing_imports, pip_commands
 from kernelmcp_guest.programs.command_line import Program, parse
-from kernelmcp_guest.programs.environment import own_variables
+from kernelmcp_guest.programs.environment_variables import own_variables
 from kernelmcp_guest.programs.interpreter_state import Streams, World, put_back, running_programs
 from kernelmcp_guest.programs.output import Output, OutputStream, input_stream
 
