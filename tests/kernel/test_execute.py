@@ -216,6 +216,30 @@ def test_any_text_arrives_as_text(kernel: Kernel, code: str, shown: str) -> None
     assert kernel.run(code).text() == shown
 
 
+def test_text_in_a_stream_of_the_cells_own_comes_with_the_cell(kernel: Kernel) -> None:
+    wrap = "import io, sys; own = sys.stdout; sys.stdout = io.TextIOWrapper(own.buffer); print('here')"
+    assert kernel.run(wrap).text() == "here\n"
+    assert kernel.run("sys.stdout = own; own.reconfigure(encoding='utf-8'); print('next')").text() == "next\n"
+
+
+def test_records_of_json_in_one_text_are_read_without_looking_at_the_rest_for_each(kernel: Kernel) -> None:
+    kernel.run("""
+        import json
+        class Text(str):
+            counts = 0
+            def count(self, *which):
+                Text.counts += 1
+                return super().count(*which)
+        def read(text, at=0):
+            while at < len(text):
+                _, at = json.JSONDecoder.raw_decode(decoder, text, at)
+            return text.counts, at
+        decoder = json.JSONDecoder()""")
+    assert kernel.run("read(Text('{}[[1]]' * 10_000))").result == "(72, 70000)"
+    deep = "read('{}' * 10_000 + '[[]]{}' + '[' * 20_000, 20_000)"
+    assert kernel.run(deep).error == "RecursionError: maximum recursion depth exceeded while decoding JSON"
+
+
 @pytest.mark.parametrize(
     ("code", "shown"),
     [

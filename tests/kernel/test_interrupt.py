@@ -25,6 +25,10 @@ INTERRUPTIBLE = {
     "one number to text, in C": "import sys\nsys.set_int_max_str_digits(0)\nx = 3 ** 200000\nwhile True: str(x)",
     "catastrophic regex": "import re; re.match(r'(a+)+$', 'a' * 40 + 'b')",
     "repr that never ends": "class Endless:\n    def __repr__(self):\n        while True: pass\nEndless()",
+    "flush that never ends": (
+        "import io, sys\nown = sys.stdout\nclass Endless(io.StringIO):\n    def flush(self):\n"
+        "        sys.stdout = own\n        while True: pass\nsys.stdout = Endless()"
+    ),
     "another task holds the loop": (
         "import asyncio\nasync def hold():\n    while True: pass\n"
         "holder = asyncio.ensure_future(hold())\nawait asyncio.sleep(1000)"

@@ -56,6 +56,16 @@ def test_a_refusal_is_an_error_of_the_cell(served: Kernel) -> None:
     assert served.run("kept").result == "1"
 
 
+@pytest.mark.parametrize("names_it", [True, False])
+def test_an_interrupt_ends_the_waiting_of_the_cell_that_it_names(served: Kernel, names_it: bool) -> None:
+    request = served.send("%checkpoint")
+    asked(served, request)
+    metadata = {"kernelmcp": {"msg_id": request if names_it else "another"}}
+    served.client.control_channel.send(served.client.session.msg("interrupt_request", {}, metadata=metadata))
+    answer(served, status="error", text="answered")
+    assert served.finish(request).error == f"NoCheckpoint: {'interrupted' if names_it else 'answered'}"
+
+
 def test_an_interrupt_ends_the_waiting_and_a_late_answer_is_nobodys(served: Kernel) -> None:
     request = served.send("%checkpoint")
     asked(served, request)

@@ -66,6 +66,7 @@ NAMES = {
     "IPython completes imports with get_root_modules, which operations.py replaces": (
         "reads(completerlib.module_completion, 'get_root_modules')"
     ),
+    "warnings has _processoptions, which run.py calls": "callable(vars(__import__('warnings'))['_processoptions'])",
     "sys._base_executable, named by absent.py": "sys._base_executable == 'python3'",
 }
 FUNCTIONS = {

@@ -43,6 +43,12 @@ FILES = {
             while True: pass
         except KeyboardInterrupt:
             os.system("echo late && wait")""",
+    "wraps.py": """
+        import io, sys
+        sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", line_buffering=True)
+        sys.stderr = io.TextIOWrapper(sys.stderr.detach(), encoding="utf-8")
+        print("wrapped"); print("itself", file=sys.stderr)
+        if sys.argv[1:]: 1 / 0""",
     "rude.py": """
         import asyncio, builtins, logging, os, signal, sys, helper
         helper.shout = None
@@ -51,6 +57,8 @@ FILES = {
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         logging.basicConfig(level="DEBUG")
         builtins.print = None
+        import gc, random
+        random.seed(1); sys.setrecursionlimit(500); gc.disable(); logging.disable(logging.CRITICAL)
         x = "the program's"
         asyncio.get_event_loop().create_task(asyncio.sleep(1000), name="left")
         sys.exit("that was rude")""",
@@ -91,12 +99,17 @@ PROGRAMS = {
     "python -V": ("Python 3.14.2\n", ""),
     "python -uIBc 'print(1)'": ("1\n", ""),
     "python -W ignore -X utf8 -c 'print(2)'": ("2\n", ""),
+    "python -W error -uc 'import warnings; warnings.warn(str(8))'": ("", "\nUserWarning: 8\n"),
+    "python -Wignore -c 'import sys, warnings; warnings.warn(str(8)); print(sys.warnoptions)'": ("['ignore']\n", ""),
+    "python -O -c 'assert False; print(__debug__)'": ("False\n", ""),
     "export A=5\ncd /tmp\npython -c 'import os; print(os.environ[\"A\"], os.getcwd())'": ("5 /tmp\n", ""),
     "python -c 'import sys; print(sys.stdin.read() == str())'": ("True\n", ""),
     "python -c 'import asyncio; asyncio.run(asyncio.sleep(0)); print(3)'": ("3\n", ""),
     "python -c 'import atexit; atexit.register(print, 1); print(0)'": ("0\n1\n", ""),
     "python -c 'import sys; sys.stdout.buffer.write(bytes([65, 10]))'": ("A\n", ""),
     "python -c 'input()'": ("", "EOFError: EOF when reading a line\n"),
+    "python -c 'import sys; sys.stdout.reconfigure(encoding=str(\"utf-8\")); print(4)'": ("4\n", ""),
+    "python wraps.py": ("wrapped\n", "itself\n"),
     "python -c 'exit(str(5))'": ("", "5\n"),
     "python fails.py": ("before\n", "ZeroDivisionError: division by zero\n"),
     "python missing.py": ("", "[Errno 44] No such file or directory\n"),
@@ -127,6 +140,17 @@ def test_the_exit_code_is_the_programs(kernel: Kernel, end: str, code: int) -> N
     assert ran.result == str(code)
 
 
+def test_a_program_that_gives_its_streams_away_keeps_its_output_its_error_and_its_exit_code(kernel: Kernel) -> None:
+    run = "done = subprocess.run([sys.executable, *{}], capture_output=True, text=True)\ndone.returncode, done.stdout"
+    assert kernel.run(run.format(["wraps.py", "fails"])).result == r"(1, 'wrapped\n')"
+    assert kernel.run("done.stderr.splitlines()[0], done.stderr.splitlines()[-1]").result == (
+        "('itself', 'ZeroDivisionError: division by zero')"
+    )
+    commands = "import subprocess, sys; sys.stdout.detach(); subprocess.run(['echo', 'b']); sys.stderr.close(); 1 / 0"
+    assert kernel.run(run.format(["-c", commands])).result == r"(1, 'b\n')"
+    assert kernel.run("done.stderr.splitlines()[-1]").result == "'ZeroDivisionError: division by zero'"
+
+
 def test_its_traceback_shows_nothing_of_what_runs_it(kernel: Kernel) -> None:
     assert kernel.run("!python fails.py").text("stderr").splitlines() == [
         "Traceback (most recent call last):",
@@ -140,15 +164,23 @@ def test_its_traceback_shows_nothing_of_what_runs_it(kernel: Kernel) -> None:
 @pytest.mark.parametrize("how", ["%%bash\npython rude.py", "!python rude.py", "!echo x | python rude.py"])
 def test_a_program_leaves_everything_as_it_was(kernel: Kernel, how: str) -> None:
     state = """
-        import builtins, helper, logging, signal
+        import builtins, gc, helper, logging, random, signal
         await asyncio.sleep(0.01)
         (kept, "x" in globals(), sys.argv, sys.path, os.getcwd(), sorted(os.environ.items()), helper.shout("a"),
-         logging.root.handlers, logging.root.level, signal.getsignal(2), __import__("__main__").kept, print is not None,
+         logging.root.handlers, logging.root.level, logging.root.manager.disable, hash(random.getstate()),
+         sys.getrecursionlimit(), gc.isenabled(), signal.getsignal(2), __import__("__main__").kept, print is not None,
          [task for task in asyncio.all_tasks() if task.get_name() == "left"], sys.stdout, sys.stdin, input)"""
     before = kernel.run(textwrap.dedent(state)).result
     assert before is not None
     assert kernel.run(how).text("stderr").endswith("that was rude\n")
     assert kernel.run(textwrap.dedent(state)).result == before
+
+
+def test_each_program_draws_its_own_numbers_and_the_notebook_its_next(kernel: Kernel) -> None:
+    kernel.run("import random\nrandom.seed(1)\nexpected = random.random()\nrandom.seed(1)")
+    drawn = {kernel.run("!python -c 'import random; print(random.random())'").text() for _ in range(2)}
+    assert len(drawn) == 2
+    assert kernel.run("random.random() == expected").result == "True"
 
 
 def test_each_program_imports_the_users_modules_as_they_are_now(kernel: Kernel) -> None:
@@ -207,6 +239,9 @@ COMMANDS = {
     "subprocess.run('pwd', shell=True, cwd='/tmp')": "/tmp\n",
     "subprocess.run('print B', shell=True, env={'B': 'c'})": "c\n",
     "os.environ['C'] = 'd'\n!print C": "d\n",
+    "os.environ['D'] = 'e'\n"
+    "subprocess.run([sys.executable, '-c', 'import os; print(*sorted(os.environ))'], env={'E': ''})":
+        "E HOME LD_LIBRARY_PATH MPLBACKEND PATH USER\n",
     "try: subprocess.run(['nosuch'], capture_output=True)\nexcept FileNotFoundError as error: print(error)": (
         "[Errno 2] No such file or directory: 'nosuch'\n"),
     "try: subprocess.check_call('exit 9', shell=True)\nexcept subprocess.CalledProcessError as e: print(e.returncode)":
@@ -215,9 +250,19 @@ COMMANDS = {
     "except subprocess.TimeoutExpired as error: print(error)": "Command 'wait' timed out after 0.1 seconds\n",
     "p = subprocess.Popen(['cat'], stdin=-1, stdout=-1, text=True)\np.stdin.write('1\\n2'); p.stdin.close()\n"
     "print([line for line in p.stdout], p.wait(), p.poll())": "['1\\n', '2'] 0 0\n",
+    "p = subprocess.Popen(['echo', 'x y'], stdout=-1, text=True)\n"
+    "q = subprocess.Popen(['cat'], stdin=p.stdout, stdout=-1, text=True)\np.stdout.close()\nprint(q.communicate())":
+        "('x y\\n', None)\n",
+    "p = subprocess.Popen('echo no', shell=True, stdin=-1, stdout=-1)\np.kill()\nprint(p.poll(), p.communicate(b'x'))":
+        "-9 (b'', None)\n",
+    "p = subprocess.Popen('echo no', shell=True, stdin=-1, text=True)\np.terminate()\nprint(p.wait(), p.stdin.close())":
+        "-15 None\n",
     "!python -c 'print(1)' | cat": "1\n",
     "!{sys.executable} -c 'print(2)'": "2\n",
     "subprocess.run(['python3', '-c', 'import subprocess; subprocess.run([\"echo\", \"deep\"])'])": "deep\n",
+    "for _ in range(2): get_ipython().system("
+    "    'python -c \"import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.buffer); print(1)\"')": "1\n1\n",
+    "!python -c 'import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.detach()); print(1)'": "1\n",
     "from IPython.utils.capture import capture_output\nwith capture_output() as c: get_ipython().system('echo no')\n"
     "print(repr(c.stdout))": "'no\\n'\n",
 }  # fmt: skip
@@ -330,6 +375,13 @@ def test_a_python_program_that_is_slower_than_its_timeout_says_why_it_was_not_en
     assert (ran.status, ran.text("stderr")) == ("ok", "")
 
 
+def test_the_timeout_of_a_program_is_not_that_of_what_it_starts(kernel: Kernel) -> None:
+    started = "import subprocess; print(subprocess.Popen('echo x', shell=True).wait())"
+    ran = kernel.run(f"subprocess.run([sys.executable, '-c', {started!r}], timeout=1e-9)")
+    assert ran.error.startswith("TimeoutExpired: Command '['python3")
+    assert ran.text() == "x\n0\n"
+
+
 def test_the_death_of_a_shell_is_an_error_of_the_command(kernel: Kernel) -> None:
     ran = kernel.run("!crash")
     assert ran.error.startswith("OSError: the sandbox process of the shell ended: it exited with status 3")
@@ -368,6 +420,8 @@ REFUSED = {
     "'run_command', command='echo', environment=[]": "refused: an environment is an object",
     "'run_command', command='echo', environment={'a': 1}": "refused: arguments and variables are text",
     "'run_command', command='echo', environment={str(n): '' for n in range(20_000)}": "refused: arguments",
+    "'run_command', command='echo', unset='A'": "refused: variables to unset are a list",
+    "'run_command', command='echo', unset=[1]": "refused: arguments and variables are text",
     "'run_command', command='echo', stdin=5": "refused: stdin is base64",
     "'run_command', command='echo', stdin='*'": "refused: stdin is base64",
     "'run_command', command='echo', stdin='QUFB' * 13_000_000": "refused: stdin is over the limit of 36 MiB",

@@ -200,6 +200,28 @@ def test_the_working_directory_and_volumes_and_the_environment(tmp_path: Path) -
     assert (tmp_path / "write" / "out.txt").read_text() == "new\n"
 
 
+def test_a_program_and_a_command_have_no_variable_that_was_taken_from_them() -> None:
+    with running_kernel(KERNELMCP_ENV='{"KEY": "k"}') as kernel:
+        kernel.run("import os, subprocess\nos.environ['OWN'] = 'o'")
+        kernel.run("open('e.py', 'w').write('import os; print(os.environ.get(\"KEY\"), os.environ.get(\"OWN\"))')")
+        assert sh(kernel, "python e.py; env -i python e.py; env -i OWN=1 python e.py; (unset KEY; python e.py)") == (
+            "k o\nNone None\nNone 1\nNone o\n"
+        )
+        commands = "for each in ('python e.py', 'python e.py | cat', 'echo $KEY $OWN'): "
+        assert kernel.run(f"{commands}subprocess.run(each, shell=True)").text() == "k o\nk o\nk o\n"
+        assert kernel.run(f"{commands}subprocess.run(each, shell=True, env={{}})").text() == "None None\nNone None\n\n"
+        assert kernel.run(f"del os.environ['KEY']\n{commands}os.system(each)").text() == "None o\nNone o\no\n"
+
+
+def test_a_program_that_exists_may_exit_as_one_that_does_not(kernel: Kernel) -> None:
+    kernel.run("import subprocess")
+    for command in (["bash", "-c", "exit 127"], ["env", "no-such"]):
+        assert kernel.run(f"subprocess.run({command}).returncode").result == "127"
+    assert kernel.run("subprocess.run(['no-such'])").error == (
+        "FileNotFoundError: [Errno 2] No such file or directory: 'no-such'"
+    )
+
+
 def test_a_session_that_runs_no_shell_starts_none() -> None:
     with running_kernel() as kernel:
         kernel.run("1")

@@ -235,6 +235,53 @@ def test_a_runner_runs_on_the_loop_that_there_is_and_leaves_it(kernel: Kernel) -
     assert result(kernel, "runner.get_loop() is asyncio.get_running_loop(), await twice(3)") == "(True, 6)"
 
 
+LEAVES_A_TASK = """
+import asyncio
+async def beat():
+    try:
+        await asyncio.sleep(1000)
+    finally:
+        await asyncio.sleep(0)
+        print('ended', flush=True)
+async def start():
+    global left
+    left = asyncio.create_task(beat())
+    await asyncio.sleep(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "asyncio.run(start())",
+        "try: asyncio.run(asyncio.wait_for(start(), 9)); 1 / 0\nexcept ZeroDivisionError: pass",
+        "with asyncio.Runner() as runner:\n    runner.run(start()); print('between', left.done())",
+    ],
+)
+def test_a_runner_ends_the_tasks_that_its_code_leaves_and_no_other(kernel: Kernel, code: str) -> None:
+    other = "async def renew():\n    while True: await asyncio.create_task(asyncio.sleep(0))\n"
+    kernel.run(f"{LEAVES_A_TASK}{other}renewing = asyncio.ensure_future(renew())")
+    ran = kernel.run(code)
+    assert ran.text() == ("between False\nended\n" if "with" in code else "ended\n"), ran.error
+    assert result(kernel, "left.cancelled(), renewing.done(), renewing.cancel()") == "(True, False, True)"
+
+
+def test_a_task_that_does_not_end_with_its_runner_can_be_interrupted(kernel: Kernel) -> None:
+    kernel.run("""
+        import asyncio
+        async def hold():
+            global held
+            while held:
+                try: await asyncio.sleep(0.01)
+                except asyncio.CancelledError: print('no', flush=True)
+        async def start():
+            global held
+            held = asyncio.create_task(hold())
+            await asyncio.sleep(0)""")
+    assert kernel.interrupt_once_it_prints("held = True; asyncio.run(start())").error == "KeyboardInterrupt: "
+    assert result(kernel, "task, held = held, False\n(await task, 1)") == "(None, 1)"
+
+
 def test_nest_asyncio_has_nothing_to_do(kernel: Kernel) -> None:
     code = "%pip install -q nest-asyncio\nimport asyncio, nest_asyncio\nnest_asyncio.apply()\nasyncio.run(twice(1))"
     assert result(kernel, code) == "2"

@@ -49,6 +49,8 @@ class PastKernel(SavingKernel):
         super().__init__(**kwargs)
         self.control_handlers["past_reply"] = self.past_reply
         self._past_answer: asyncio.Future[Content] | None = None
+        self._asking: Cell | None = None
+        """The cell that waits for the answer."""
         self._is_left = False
         """The session goes on in another kernel, and this one is about to be ended: nothing runs in it any more."""
 
@@ -66,7 +68,7 @@ class PastKernel(SavingKernel):
         the guest's state. Raises NoCheckpoint."""
         if settings().sandbox is None:
             raise NoCheckpoint(_NO_SERVER)
-        self._cell = None
+        self._cell, self._asking = None, cell
         self._past_answer = asyncio.get_running_loop().create_future()
         self._publish("past_request", request, {}, cell.parent)
         try:
@@ -74,7 +76,7 @@ class PastKernel(SavingKernel):
         except TimeoutError:
             raise NoCheckpoint("the server did not answer") from None
         finally:
-            self._past_answer = None
+            self._past_answer = self._asking = None
         if answer.get("status") != "ok":
             raise NoCheckpoint(str(answer.get("text")))
         self._is_left = answer.get("is_left") is True

@@ -43,7 +43,15 @@ def checked_command(call: Content) -> tuple[Content, float | None]:
     if not isinstance(command, str) or len(command) > _MAX_TEXT:
         raise HostCallError(f"a command is text of at most {_MAX_TEXT:,} characters")
     usable = isinstance(timeout, int | float) and 0 <= timeout <= _MAX_TIMEOUT_SECONDS
-    asked = {"code": command, "capture": bool(call.get("capture")), **_surroundings(call)}
+    unset: Any = call.get("unset") or []
+    if not isinstance(unset, list):
+        raise HostCallError("variables to unset are a list")
+    asked = {
+        "code": command,
+        "capture": bool(call.get("capture")),
+        "unset": _texts(cast("list[Any]", unset)),
+        **_surroundings(call),
+    }
     return asked, float(cast("float", timeout)) if usable else None
 
 

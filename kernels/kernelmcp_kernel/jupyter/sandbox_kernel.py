@@ -204,7 +204,8 @@ class SandboxKernel(PastKernel):
     def _interrupt(self, named: str | None, client: str | None, grace: float | None) -> None:
         """Interrupt the running cell; if the request names an execution, only that one."""
         cell = self._cell
-        if named is not None and (cell is None or cell.parent["header"]["msg_id"] != named):
+        running = cell or self._asking
+        if named is not None and (running is None or running.parent["header"]["msg_id"] != named):
             return
         if cell is not None:
             cell.interrupted = True

@@ -15,7 +15,7 @@ import inspect
 import json
 import time
 from collections.abc import Awaitable, Coroutine
-from contextvars import Context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, Self
 
 import pyodide.ffi
@@ -29,6 +29,7 @@ from kernelmcp_guest.bridge import bridge, request_id
 # Exceptions of a rejected promise, of a cancellation that crossed JavaScript, and of an interrupt in the C code before.
 FAILED: tuple[type[Exception], ...] = (JsException, vars(pyodide.ffi)["ConversionError"])
 
+_run: Any = asyncio.run
 _run_until_complete = WebLoop.run_until_complete
 stdin_allowed = False
 
@@ -165,7 +166,7 @@ def read_password(prompt: str = "Password: ", stream: object = None, *, echo_cha
 
 
 def run_until_complete(loop: WebLoop, future: Any) -> Any:
-    """WebLoop.run_until_complete that can be interrupted (asyncio.run also uses it)."""
+    """WebLoop.run_until_complete that can be interrupted."""
     if not can_run_sync():
         return _run_until_complete(loop, future)
     task = asyncio.ensure_future(future, loop=loop)
@@ -173,21 +174,46 @@ def run_until_complete(loop: WebLoop, future: Any) -> Any:
         return _run_until_complete(loop, task)
 
 
+_runner: ContextVar["Runner | None"] = ContextVar("runner", default=None)
+"""The one for which code runs."""
+
+
 class Runner(asyncio.Runner):  # pyright: ignore[reportGeneralTypeIssues]  # final; it stays an instance of it
-    """asyncio.Runner on the only loop, which it does not own: closing it ends nothing."""
+    """asyncio.Runner on the only loop, which it does not own: closing it ends only its own tasks."""
 
     def __enter__(self) -> Self:
         return self
 
     def close(self) -> None:
-        """The loop continues."""
+        """Cancel the tasks that its code has left. The loop continues."""
+        if not can_run_sync():
+            return
+        loop = asyncio.get_event_loop()
+        left = [task for task in asyncio.all_tasks(loop) if task.get_context().get(_runner) is self]
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_event_loop()
 
     def run(self, coro: Coroutine[Any, Any, Any], *, context: Context | None = None) -> Any:
         loop = asyncio.get_event_loop()
-        return loop.run_until_complete(loop.create_task(coro, context=context))
+        own = copy_context() if context is None else context
+        before = own.run(_runner.set, self)
+        try:
+            return loop.run_until_complete(loop.create_task(coro, context=own))
+        finally:
+            own.run(_runner.reset, before)
+
+
+def run(main: Any, *, debug: bool | None = None, loop_factory: Any = None) -> Any:
+    """asyncio.run."""
+    if loop_factory is not None or not inspect.iscoroutine(main):
+        return _run(main, debug=debug, loop_factory=loop_factory)
+    with Runner() as runner:
+        return runner.run(main)
 
 
 def install() -> None:
@@ -196,5 +222,6 @@ def install() -> None:
     builtins.input = read_input
     getpass.getpass = read_password
     WebLoop.run_until_complete = run_until_complete
+    asyncio.run = run
     asyncio.Runner = asyncio.runners.Runner = Runner
     pyodide.ffi.run_sync = run_sync_interruptible

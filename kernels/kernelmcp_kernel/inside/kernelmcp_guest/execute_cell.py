@@ -16,7 +16,7 @@ from IPython.core.interactiveshell import ExecutionResult
 from kernelmcp_guest import blocking, memory, swallowed_interrupts
 from kernelmcp_guest.interrupts import begin, interrupt
 from kernelmcp_guest.ipython_shell import GuestShell, encode_bundle
-from kernelmcp_guest.out_stream import end_characters
+from kernelmcp_guest.out_stream import end_output
 from kernelmcp_guest.plots import cell_figures
 from kernelmcp_guest.running import running
 from kernelmcp_guest.shown import for_views
@@ -109,9 +109,9 @@ def _finish(
     user_expressions: dict[str, str],
 ) -> dict[str, Any]:
     """The reply of a cell that has ended, in whatever way."""
-    end_characters()
     if escaped is None and result is not None:
         escaped = result.error_before_exec or result.error_in_exec
+    escaped = _end_output(escaped)
     if escaped is not None and shell.last_error is None:
         memory.release()
         shell.showtraceback((type(escaped), escaped, escaped.__traceback__))
@@ -136,6 +136,16 @@ def _finish(
         if "data" in value:
             value["data"] = encode_bundle(value["data"])
     return {"status": "ok", "user_expressions": values, "payload": payload}
+
+
+def _end_output(escaped: BaseException | None) -> BaseException | None:
+    """End the output of a cell. Returns its error, which may be an interrupt meanwhile."""
+    try:
+        end_output()
+    except KeyboardInterrupt as error:
+        swallowed_interrupts.take()
+        return error if escaped is None else escaped
+    return escaped
 
 
 def _interrupt_in_drawing(shell: GuestShell, escaped: BaseException | None, said: str) -> BaseException:

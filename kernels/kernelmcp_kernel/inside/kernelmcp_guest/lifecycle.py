@@ -38,7 +38,7 @@ from kernelmcp_guest.ipython_shell import GuestShell
 from kernelmcp_guest.out_stream import OutStream
 from kernelmcp_guest.packages import missing_imports, shims
 from kernelmcp_guest.plots import figure_size
-from kernelmcp_guest.programs import commands, processes
+from kernelmcp_guest.programs import environment_variables, processes
 from kernelmcp_guest.servers import finder
 from kernelmcp_guest.shown import for_views, summaries, tables
 
@@ -182,7 +182,7 @@ def attach(
     signal.signal(signal.SIGUSR1, interrupts.on_stuck_signal)
     signal.signal(signal.SIGUSR2, interrupts.on_background_signal)
     sys.unraisablehook = interrupts.on_swallowed
-    commands.note_environment()
+    environment_variables.note_environment()
     loop = asyncio.get_event_loop()
     # The default handlers end the Node process.
     loop._keyboard_interrupt_handler = interrupts.on_loop_interrupted
@@ -199,4 +199,4 @@ def reseed(seed: str = "") -> None:
 
 def set_environment(text: str) -> None:
     """Have these environment variables, a JSON object, in place of those that were given last."""
-    commands.take_environment(json.loads(text))
+    environment_variables.take_environment(json.loads(text))

@@ -27,14 +27,16 @@ Scan = Callable[[str, int], Any]
 
 
 def _may_be_too_deep(text: str, start: int) -> bool:
-    """A quick check, which is wrong only if strings contain many brackets."""
-    depth = 0
+    """A quick check of this and all later starts, which is wrong only if strings contain many brackets."""
+    depth = lowest = 0
     for at in range(start, len(text), _PIECE):
         end = at + _PIECE
         opened = text.count("[", at, end) + text.count("{", at, end)
-        if depth + opened > MAX_DEPTH:
+        if depth + opened - lowest > MAX_DEPTH:
             return True
-        depth += opened - text.count("]", at, end) - text.count("}", at, end)
+        closed = text.count("]", at, end) + text.count("}", at, end)
+        lowest = min(lowest, depth - closed)
+        depth += opened - closed
     return False
 
 
@@ -44,9 +46,21 @@ def _is_too_deep(text: str, start: int) -> bool:
 
 
 def _checked(scan: Scan) -> Scan:
-    def scan_once(string: str, idx: int) -> Any:
-        if isinstance(string, str) and _may_be_too_deep(string, idx) and _is_too_deep(string, idx):  # pyright: ignore[reportUnnecessaryIsInstance]  # guest code passes what it likes
+    shallow = (0, 0)  # length and hash of the last text that the quick check has passed,
+    shallow_from = 0  # and from where: `raw_decode` reads one text record by record
+
+    def check(text: str, start: int) -> None:
+        nonlocal shallow, shallow_from
+        if (found := (len(text), hash(text))) == shallow and start >= shallow_from:
+            return
+        if not _may_be_too_deep(text, start):
+            shallow, shallow_from = found, start
+        elif _is_too_deep(text, start):
             raise RecursionError("maximum recursion depth exceeded while decoding JSON")
+
+    def scan_once(string: str, idx: int) -> Any:
+        if isinstance(string, str) and len(string) - idx > MAX_DEPTH:  # pyright: ignore[reportUnnecessaryIsInstance]  # guest code passes what it likes
+            check(string, idx)
         return scan(string, idx)
 
     return scan_once

@@ -27,6 +27,9 @@ class _ByteStream(io.RawIOBase):
         self._show(self.decoder.decode(raw))
         return len(raw)
 
+    def close(self) -> None:
+        """Does nothing, as below: `TextIOWrapper(sys.stdout.buffer)` closes it when it is dropped."""
+
 
 class OutStream(io.TextIOBase):
     """A text stream whose writes become Jupyter stream messages."""
@@ -62,6 +65,12 @@ class OutStream(io.TextIOBase):
     def writable(self) -> bool:
         return True
 
+    def reconfigure(self, **_: object) -> None:
+        """Does nothing: all text is shown at once, and as UTF-8."""
+
+    def detach(self) -> _ByteStream:  # pyright: ignore[reportIncompatibleMethodOverride]  # a raw stream will do
+        return self._bytes
+
     def _is_master_process(self) -> bool:
         """Some packages ask ipykernel's streams whether this process is the kernel's own: it is the only one here."""
         return True
@@ -76,8 +85,16 @@ class OutStream(io.TextIOBase):
         """Does nothing, as in IPython: closing a standard stream would only silence all later cells."""
 
 
-def end_characters() -> None:
-    """A cell ends."""
+def end_output() -> None:
+    """A cell or a program ends: show what is left in its streams, and in those that it has put in place of them. Raises
+    KeyboardInterrupt."""
     for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):  # code may have deleted them
         if isinstance(stream, OutStream):
             stream.end_character()
+        elif stream is not None:
+            try:
+                stream.flush()
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001, S110  # the user's may raise anything
+                pass

@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Literal
 
@@ -37,6 +37,10 @@ class Program:
     arguments: list[str] = field(default_factory=list[str])
     isolated: bool = False
     """-I or -P: modules beside the program are not found."""
+    warnings: tuple[str, ...] = ()
+    """-W."""
+    optimize: int = 0
+    """-O. Modules that it imports are as they are for the notebook."""
 
 
 def is_program(name: str) -> bool:
@@ -68,19 +72,28 @@ def parse(argv: Sequence[str], has_input: bool) -> Program:
 
 
 def _python(words: list[str], has_input: bool) -> Program:
-    isolated = False
+    isolated, warnings, optimize = False, (), 0
     while words and words[0].startswith("-") and words[0] != "-":
         word, *words = words
         if word.startswith("--") or word in _SAID:
             return _SAID[word]() if word in _SAID else _unknown(word)
         isolated = isolated or bool(set("IP") & set(_flags(word)))
+        optimize += _flags(word).count("O")
         letter, value = _last(word)
         if letter in _WITH_VALUE and not value:
             if not words:
                 return Program("refuse", f"Argument expected for the -{letter} option\n{_HELP}")
             value, *words = words
+        if letter == "W":
+            warnings += (value,)
         if (found := _option(letter, value, words, isolated)) is not None:
-            return found
+            break
+    else:
+        found = _without_option(words, has_input, isolated)
+    return replace(found, warnings=warnings, optimize=min(optimize, 2))
+
+
+def _without_option(words: list[str], has_input: bool, isolated: bool) -> Program:
     if words and words[0] != "-":
         return Program("file", words[0], words[1:], isolated)
     if not has_input:

@@ -20,45 +20,16 @@ from kernelmcp_guest.blocking import host_call
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.out_stream import OutStream
 from kernelmcp_guest.programs.command_line import is_program, simple_program
+from kernelmcp_guest.programs.environment_variables import environment_changes
 from kernelmcp_guest.programs.interpreter_state import running_programs
 from kernelmcp_guest.programs.output import OutputStream
 from kernelmcp_guest.programs.run import Finished, run, run_captured, run_for_shell
-
-# The guest's initial variables: the shell has its own.
-_given: dict[str, str] = {}
-_configured: dict[str, str] = {}
-"""Those of the configuration, among them."""
-_overridden: dict[str, str] = {}
-"""What the guest itself had in place of those."""
-
 
 _LATE = "[kernelmcp] a Python program runs in the session's Python, where a timeout does not end it\n"
 
 
 class NoShell(OSError):
     """There is no shell here."""
-
-
-def note_environment() -> None:
-    """Record the guest's initial variables."""
-    _given.clear()
-    _given.update(os.environ)
-
-
-def take_environment(variables: dict[str, str]) -> None:
-    """Have these variables of the configuration. A session that continues has what its cells have made of them, except
-    where the configuration has changed meanwhile."""
-    for name in _configured.keys() - variables.keys():
-        os.environ.pop(name, None)
-        del _given[name]
-        if (own := _overridden.pop(name, None)) is not None:
-            os.environ[name] = _given[name] = own
-    changed = dict(variables.items() - _configured.items())
-    _overridden.update((name, os.environ[name]) for name in changed.keys() & os.environ.keys() - _configured.keys())
-    os.environ.update(changed)
-    _given.update(changed)
-    _configured.clear()
-    _configured.update(variables)
 
 
 def own_streams() -> tuple[TextIO, TextIO]:
@@ -129,13 +100,13 @@ def _ask_shell(
     __tracebackhide__ = True
     if not hasattr(bridge, "ask") or not can_run_sync():
         no_processes(line)
-    sys.stdout.flush()
+    bridge.flush_streams()
     answer = host_call(
         "run_command",
         command=f"exec 2>&1\n{line}" if merged else line,
         capture=capture,
         cwd=os.path.abspath(cwd or os.curdir),
-        environment=_changed(os.environ if environment is None else environment),
+        **environment_changes(os.environ if environment is None else environment),
         stdin=None if stdin is None else base64.b64encode(stdin).decode(),
         timeout=timeout,
     )
@@ -147,7 +118,3 @@ def _ask_shell(
     done = answer["done"]
     data = [base64.b64decode(done.get(name, "")) for name in ("stdout", "stderr")]
     return Finished(done["exit_code"], *data, timed_out=done["timed_out"], interrupted=done["interrupted"])
-
-
-def _changed(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if _given.get(name) != value}

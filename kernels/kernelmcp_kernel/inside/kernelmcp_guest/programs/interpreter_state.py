@@ -3,11 +3,14 @@
 import asyncio
 import atexit
 import builtins
+import gc
 import getpass
 import importlib
 import os
+import random
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,9 +18,10 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NoReturn, TextIO
 
-from kernelmcp_guest import blocking
+from kernelmcp_guest import blocking, swallowed_interrupts
 from kernelmcp_guest.packages import find_packages
 from kernelmcp_guest.packages.missing_imports import OWN_FOLDERS
+from kernelmcp_guest.programs.output import own_stream
 from kernelmcp_guest.running import running
 
 _CHANGED: dict[ModuleType, str] = {
@@ -28,6 +32,9 @@ _CHANGED: dict[ModuleType, str] = {
     blocking: "stdin_allowed",
     atexit: "register unregister",
 }
+# Variables that this Python and its packages need, whatever environment a program is given. There is no database of
+# users to ask for a home or a name, and bash here exports no PATH.
+_NEEDED = ("HOME", "PATH", "USER", "LD_LIBRARY_PATH", "MPLBACKEND")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -51,8 +58,11 @@ running_programs: list[World] = []
 
 
 @contextmanager
-def put_back(streams: Streams, cwd: str, environment: dict[str, str]) -> Iterator[World]:
-    """Create a world for one program, and restore everything afterwards; an interrupt meanwhile is raised then."""
+def put_back(streams: Streams, cwd: str, environment: dict[str, str] | None) -> Iterator[World]:
+    """Create a world for one program, and restore everything afterwards; an interrupt meanwhile is raised then.
+
+    `environment`: all of its variables; None: the present ones.
+    """
     __tracebackhide__ = True
     world = World(streams)
     undo: list[Callable[[], object]] = []
@@ -79,7 +89,7 @@ def _raise_early() -> None:
         raise KeyboardInterrupt
 
 
-def _change(world: World, cwd: str, environment: dict[str, str], undo: list[Callable[[], object]]) -> None:
+def _change(world: World, cwd: str, environment: dict[str, str] | None, undo: list[Callable[[], object]]) -> None:
     streams = world.streams
     undo.extend(_attribute(holder, name) for holder, names in _CHANGED.items() for name in names.split())
     undo.append(find_packages)  # packages that it installed stay
@@ -93,21 +103,25 @@ def _change(world: World, cwd: str, environment: dict[str, str], undo: list[Call
     undo.append(_tasks())
     undo.append(_figures())
     undo.append(_logging())
+    undo.append(_random())
+    undo.append(_recursion_limit())
+    undo.append(gc.enable if gc.isenabled() else gc.disable)
     filters = warnings.catch_warnings()
     filters.__enter__()
     undo.append(lambda: filters.__exit__(None, None, None))
 
     sys.stdin = sys.__stdin__ = streams.stdin  # pyright: ignore[reportAttributeAccessIssue]  # a constant in the stubs
-    sys.stdout = sys.__stdout__ = streams.stdout  # pyright: ignore[reportAttributeAccessIssue]
-    sys.stderr = sys.__stderr__ = streams.stderr  # pyright: ignore[reportAttributeAccessIssue]
+    sys.stdout = sys.__stdout__ = own_stream(streams.stdout)  # pyright: ignore[reportAttributeAccessIssue]
+    sys.stderr = sys.__stderr__ = own_stream(streams.stderr)  # pyright: ignore[reportAttributeAccessIssue]
     builtins.input = _read_line
     builtins.exit = builtins.quit = _leave
     getpass.getpass = _read_password
     blocking.stdin_allowed = False
     atexit.register, atexit.unregister = _registers(world)
-    os.environ.update(environment)
+    if environment is not None:
+        _set_environment({name: variables[name] for name in _NEEDED if name in variables} | environment)
+        sys.path[:0] = [each for each in environment.get("PYTHONPATH", "").split(":") if each]
     os.chdir(cwd)
-    sys.path[:0] = [each for each in environment.get("PYTHONPATH", "").split(":") if each]
     importlib.invalidate_caches()
 
 
@@ -185,13 +199,13 @@ def _logging() -> Callable[[], object]:
     root = getattr(sys.modules.get("logging"), "root", None)
     if root is None:
         return _forget_logging
-    handlers, level = root.handlers[:], root.level
-    root.handlers[:] = []
-    root.setLevel("WARNING")
+    handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
+    _forget_logging()
 
     def undo() -> None:
         root.handlers[:] = handlers
         root.setLevel(level)
+        root.manager.disable = disabled
 
     return undo
 
@@ -201,6 +215,45 @@ def _forget_logging() -> None:
     if root is not None:
         root.handlers[:] = []
         root.setLevel("WARNING")
+        root.manager.disable = 0
+
+
+def _random() -> Callable[[], object]:
+    """It draws other numbers than the notebook, whose next ones stay the same."""
+
+    def numpy() -> Any:
+        return sys.modules.get("numpy.random")
+
+    state, of_numpy = random.getstate(), numpy() and numpy().get_state(legacy=False)
+    _seed(numpy())
+
+    def undo() -> None:
+        if of_numpy:
+            numpy().set_state(of_numpy)
+        elif numpy():
+            _seed(numpy())
+        random.setstate(state)
+
+    return undo
+
+
+def _seed(numpy: Any) -> None:
+    random.seed(time.time_ns() << 64 | random.getrandbits(64))  # the system's entropy takes 20 ms (lifecycle.reseed)
+    if numpy:
+        with suppress(TypeError):  # a generator of the user's that cannot be seeded
+            numpy.seed([random.getrandbits(32) for _ in range(8)])
+
+
+def _recursion_limit() -> Callable[[], object]:
+    under_way = swallowed_interrupts.under_way
+    limit = under_way.limit or sys.getrecursionlimit()
+
+    def undo() -> None:
+        if under_way.limit is not None:
+            under_way.limit = limit
+        sys.setrecursionlimit(limit)
+
+    return undo
 
 
 def _registers(world: World) -> tuple[Callable[..., Any], Callable[..., Any]]:

@@ -1,7 +1,7 @@
 """The standard streams of a program, as bytes."""
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -55,6 +55,11 @@ class OutputStream(io.TextIOWrapper):
     def __init__(self, output: Output, fd: int) -> None:
         super().__init__(_Raw(output, fd), "utf-8", "backslashreplace", write_through=True)  # pyright: ignore[reportArgumentType]  # a raw stream will do
         self.output = output
+
+
+def own_stream(stream: TextIO) -> TextIO:
+    """A program's stream to an output. The program may close or detach it; the given one stays usable."""
+    return OutputStream(stream.output, stream.fileno()) if isinstance(stream, OutputStream) else stream
 
 
 def input_stream(data: bytes | None) -> io.TextIOWrapper:

@@ -10,6 +10,7 @@ command begins when its input is complete.
 import functools
 import io
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -23,7 +24,9 @@ from kernelmcp_guest.programs.interpreter_state import running_programs
 from kernelmcp_guest.programs.run import Finished
 
 _NOT_FOUND = 127
+_SHELLS = ("bash", "sh")  # our bash does not find itself with `command -v`
 _PIECE = 65_536
+_DEADLY = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
 # Timeout of the subprocess.run or call that creates a Popen, whose command ends before the wait.
 _timeout: ContextVar[float | None] = ContextVar("timeout", default=None)
@@ -88,10 +91,13 @@ class Process(subprocess.Popen[Any]):
     def _begin(self, data: bytes | None) -> None:
         """Run the command; its output is in place when this returns."""
         __tracebackhide__ = True
+        if self.returncode is not None:
+            return
         self._waiting = False
         out, err = self._targets
         merged = err == subprocess.STDOUT
         capture = out is not None or (err is not None and not merged)
+        token = _timeout.set(None)  # it is this command's, and not that of what a program starts
         try:
             finished = run_command(
                 self._command,
@@ -105,6 +111,8 @@ class Process(subprocess.Popen[Any]):
         except NoShell:
             self.returncode = _NOT_FOUND
             no_processes(self.args)
+        finally:
+            _timeout.reset(token)
         self.returncode = finished.exit_code
         self._finished = finished
         if self._is_missing(finished, capture):
@@ -117,8 +125,11 @@ class Process(subprocess.Popen[Any]):
         """Return whether there was no such program. An existing one with that status has other output."""
         if finished.exit_code != _NOT_FOUND or isinstance(self._command, str):
             return False
-        said = finished.stdout + finished.stderr
-        return not capture or f"{self._command[0]}: command not found".encode() in said
+        name = self._command[0]
+        if capture:
+            return f"{name}: command not found".encode() in finished.stdout + finished.stderr
+        look = ["command", "-v", name]
+        return name not in _SHELLS and run_command(look, capture=True, environment=self._environment).exit_code != 0
 
     def _end(self) -> Finished:
         if self._waiting and self.stdin is not None:
@@ -153,13 +164,17 @@ class Process(subprocess.Popen[Any]):
             raise subprocess.TimeoutExpired(self.args, limit, finished.stdout, finished.stderr)
 
     def send_signal(self, sig: int) -> None:
-        """Does nothing: the process has ended."""
+        """A deadly signal ends a process that waits for its input; others have ended."""
+        if self._waiting and sig in _DEADLY:
+            self._waiting = False
+            self.returncode = -sig
+            self._finished = Finished(-sig)
 
     def terminate(self) -> None:
-        """Does nothing: the process has ended."""
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Does nothing: the process has ended."""
+        self.send_signal(signal.SIGKILL)
 
     def __enter__(self) -> "Process":
         return self
@@ -243,6 +258,9 @@ def _read(where: Any) -> bytes | None:
         return None
     if where == subprocess.DEVNULL:
         return b""
+    pipe = getattr(where, "buffer", where)
+    if isinstance(getattr(pipe, "raw", None), _PipeOutput):
+        return pipe.read()
     number = where if isinstance(where, int) else where.fileno()
     found = bytearray()
     while piece := os.read(number, _PIECE):

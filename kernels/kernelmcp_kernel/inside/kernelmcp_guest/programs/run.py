@@ -9,6 +9,7 @@ import runpy
 import shlex
 import sys
 import traceback
+import warnings
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,8 +20,10 @@ from typing import Any, TextIO
 
 from kernelmcp_guest import advice, memory
 from kernelmcp_guest.bridge import bridge
+from kernelmcp_guest.out_stream import end_output
 from kernelmcp_guest.packages import PackageError, missing_imports, pip_commands
 from kernelmcp_guest.programs.command_line import Program, parse
+from kernelmcp_guest.programs.environment_variables import own_variables
 from kernelmcp_guest.programs.interpreter_state import Streams, World, put_back, running_programs
 from kernelmcp_guest.programs.output import Output, OutputStream, input_stream
 
@@ -51,6 +54,8 @@ def run_program(
 ) -> dict[str, Any]:
     """Handle the kernel process's request, made for the session's shell. Raises KeyboardInterrupt."""
     memory.hold()
+    if environment is not None and "PWD" in environment:  # bash exports it, and `env -i` removes it
+        environment = own_variables() | environment
     return {"status": "ok", **run_for_shell(argv, cwd, environment, stdin, output, (sys.stdout, sys.stderr))}
 
 
@@ -122,7 +127,7 @@ def run(
     if running_programs and _within.get() is not running_programs[-1]:
         stderr.write(f"{argv[0]}: {_BUSY}\n")
         return _EXIT_USAGE
-    with put_back(Streams(input_stream(stdin), stdout, stderr), folder, environment or {}) as world:
+    with put_back(Streams(input_stream(stdin), stdout, stderr), folder, environment) as world:
         own = copy_context()
         own.run(_within.set, world)
         code = own.run(_guarded, program, stderr)
@@ -140,6 +145,7 @@ def _guarded(program: Program, stderr: TextIO) -> int:
         raise
     except BaseException as error:  # noqa: BLE001  # as the interpreter itself does
         memory.release()
+        end_output()
         _show(error, stderr)
         memory.forget(error)
         return 1
@@ -155,11 +161,14 @@ def _guarded_exit(functions: list[Any], stderr: TextIO, code: int) -> int:
             continue
         except Exception as error:  # noqa: BLE001  # the program's
             _show(error, stderr)
+    end_output()
     return code
 
 
 def _start(program: Program, stderr: TextIO) -> int:
     __tracebackhide__ = True
+    sys.warnoptions += program.warnings
+    vars(warnings)["_processoptions"](program.warnings)
     if program.kind == "pip":
         return _pip(program.arguments, stderr)
     if program.kind == "module":
@@ -189,7 +198,7 @@ def _start(program: Program, stderr: TextIO) -> int:
         path = "<string>" if program.kind == "code" else "<stdin>"
         source = program.text if program.kind == "code" else sys.stdin.buffer.read()
         del vars(main)["__file__"]
-    code = compile(source, path, "exec", dont_inherit=True)
+    code = compile(source, path, "exec", dont_inherit=True, optimize=program.optimize)
     bridge.look_soon()
     exec(code, vars(main))  # noqa: S102  # it is what this is for
     return 0

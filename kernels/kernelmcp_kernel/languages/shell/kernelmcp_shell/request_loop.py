@@ -84,7 +84,7 @@ class RequestLoop:
         self._number = 0
         self._last_interrupted = 0
         self._interrupted = False
-        self._shell = self._make_shell(self._working_directory, {})
+        self._shell = self._make_shell(self._working_directory, self._environment)
         self._runs = self._shell
 
     def run(self) -> None:
@@ -103,9 +103,7 @@ class RequestLoop:
         os._exit(0)  # a thread may be blocked in a read that never ends
 
     def _make_shell(self, cwd: str, environment: Content) -> Shell:
-        return Shell(
-            self._abi.capsule(), self._commands, self._environment | environment, cwd, lambda: self._interrupted
-        )
+        return Shell(self._abi.capsule(), self._commands, environment, cwd, lambda: self._interrupted)
 
     # -- input
 
@@ -228,7 +226,8 @@ class RequestLoop:
         """Execute in a separate shell, as for a program's command: only files are kept."""
         captured = bool(content["capture"])
         cwd = content.get("cwd") or self._working_directory
-        shell = self._runs = self._make_shell(cwd, content.get("environment") or {})
+        kept = {name: value for name, value in self._environment.items() if name not in content.get("unset", ())}
+        shell = self._runs = self._make_shell(cwd, kept | (content.get("environment") or {}))
         given = content.get("stdin")
         code = content["code"]
         if given is not None:
