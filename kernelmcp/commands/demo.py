@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +30,8 @@ from kernelmcp.preflight import check_start
 
 # The first start on a machine may build the boot image.
 DEADLINE_SECONDS = 300
+# For the deletion of its session.
+END_SECONDS = 10
 # How long an installation retries without a network, in seconds.
 INSTALL_SECONDS = 60
 NEXT = """
@@ -144,10 +146,15 @@ class Demo:
                 tools = [tool.name for tool in (await client.list_tools()).tools]
                 screen.line(f"MCP {client.protocol_version}, {len(tools)} tools: {', '.join(tools)}")
                 session_id = (await self._call(client, "create_session", {}))["session_id"]
-                for number, step in enumerate(every, 1):
-                    screen.heading(f"{number}. {step.title}")
-                    failed += not await self._step(client, step, session_id)
-                await self._write_notebook(client, session_id)
+                try:
+                    for number, step in enumerate(every, 1):
+                        screen.heading(f"{number}. {step.title}")
+                        failed += not await self._step(client, step, session_id)
+                    await self._write_notebook(client, session_id)
+                except BaseException:  # no session of a demo stays, however it ends
+                    with anyio.move_on_after(END_SECONDS, shield=True), suppress(Exception):
+                        await client.call_tool("destroy_session", {"session_id": session_id})
+                    raise
                 await self._call(client, "destroy_session", {"session_id": session_id})
         done = f"{len(every) - failed - self._skipped} of {len(every)} steps did what they should"
         skipped = f", {self._skipped} skipped" if self._skipped else ""

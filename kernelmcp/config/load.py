@@ -85,7 +85,7 @@ def find(
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Sources:
     """Find the sources of the settings; reads nothing yet."""
-    home = home_directory(environ.get("KERNELMCP_SERVER__HOME"), environ)
+    home = home_directory(variables.without_quotes(environ.get("KERNELMCP_SERVER__HOME", "")), environ)
     return Sources(
         _place(config_file or environ.get("KERNELMCP_CONFIG_FILE"), home / CONFIG_NAME),
         _place(policy_file or environ.get("KERNELMCP_POLICY_FILE"), home / POLICY_NAME),

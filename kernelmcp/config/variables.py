@@ -135,6 +135,14 @@ def _value(name: str, key: Key, text: str) -> Any:
     return text
 
 
+def without_quotes(text: str) -> str:
+    """The value of a setting that is a text."""
+    try:
+        return _quoted(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def _quoted(text: str) -> str:
     found = _toml(text)
     if not isinstance(found, str):

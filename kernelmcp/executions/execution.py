@@ -117,6 +117,8 @@ class Execution:
     """Something has run since that loss, and what it has left is there."""
     losses_said: set[str | None] = field(default_factory=set[str | None])
     """Languages whose guest ended in an earlier execution that reported it; None is the main language."""
+    has_left: bool = False
+    """The session went back to a checkpoint while it ran, as it had asked: what it did is not there."""
     files_deleted: bool = False
     """A reset or a deletion that also deletes the session's files has cancelled it."""
     interruptible: bool = False

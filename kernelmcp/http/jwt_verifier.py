@@ -93,15 +93,19 @@ class Issuer:
         if not self._is_known(kid, KEYS_LIFE_SECONDS) and asked is not None and not asked.done():
             patience = PATIENCE_SECONDS if self._is_known(kid, 2 * KEYS_LIFE_SECONDS) else None
             await asyncio.wait([asked], timeout=patience)  # a client that goes does not end it
-        key = self._keys.get(kid)
-        if key is None and kid is None and len(self._keys) == 1:
-            key = next(iter(self._keys.values()))
+        key = self._find(kid)
         if key is None or time.monotonic() - self._fetched > 2 * KEYS_LIFE_SECONDS:
             raise Rejected("the JWT's key is not one of the issuer's")
         return key
 
+    def _find(self, kid: str | None) -> jwt.PyJWK | None:
+        """A token without an id means the only key."""
+        if kid is None and kid not in self._keys and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(kid)
+
     def _is_known(self, kid: str | None, life_seconds: float) -> bool:
-        return kid in self._keys and time.monotonic() - self._fetched <= life_seconds
+        return self._find(kid) is not None and time.monotonic() - self._fetched <= life_seconds
 
     async def _refetch(self) -> None:
         """Fetch the keys again. Keeps the old ones if the issuer does not answer."""
@@ -113,7 +117,7 @@ class Issuer:
                 url = self._jwks_url or await self._discover(client)
                 document = await _get(client, url)
             keys = jwt.PyJWKSet.from_dict(document).keys
-        except (TimeoutError, httpx2.HTTPError, jwt.PyJWTError, LookupError, *_NO_DOCUMENT) as exc:
+        except (TimeoutError, httpx2.HTTPError, httpx2.InvalidURL, jwt.PyJWTError, LookupError, *_NO_DOCUMENT) as exc:
             log.error(
                 "the issuer's keys could not be fetched", issuer=self.issuer, error=f"{type(exc).__name__}: {exc}"
             )

@@ -69,7 +69,8 @@ class Runtimes:
         count = self._rows[0].importable_packages
         if not (count and packages.enabled and packages.auto_install and packages.allowed is None):
             return ""
-        own = packages.pyodide_url is not None and "://" not in packages.pyodide_url  # may have a list of its own
+        source = (packages.pyodide_url or "").removeprefix("file://")
+        own = source and "://" not in source  # a folder may have a list of its own
         known = "packages of Pyodide's distribution" if own else f"any of {count} packages"
         return f"import installs {known} when missing (numpy, pandas, ...); %pip list --available names them."
 

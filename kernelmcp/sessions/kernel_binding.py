@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import anyio.abc
@@ -18,7 +18,6 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed, room_or_rights
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.files.home import SandboxDirectory
-from kernelmcp.files.tree_copy import Copied
 from kernelmcp.kernel.connection import IopubListener
 from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.kernel.process import Kernel
@@ -27,7 +26,6 @@ from kernelmcp.sessions.hibernation.checkpoints import gone_back_from
 from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.hibernation.session_variables import Variables
 from kernelmcp.sessions.hibernation.state_files import (
-    STATE_FILE,
     SavedState,
     StateChanged,
     StateNotLoaded,
@@ -42,6 +40,7 @@ from kernelmcp.sessions.storage.session_files import SessionFiles
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 # Time that a stop waits for the killed kernel to exit. Only tidiness: nothing depends on it.
 STOP_SECONDS = 5.0
 # Attempts to save variables: persons' cells may come meanwhile.
@@ -235,15 +234,14 @@ class KernelBinding:
             _set(record, before)
             raise
 
-    async def checkpoint(self, folder: Path, earlier: Path | None) -> tuple[SavedState, Copied]:
-        """Save variables and files as they are now in a folder; the session goes on, and these variables are its saved
-        ones until something runs. `earlier`: the folder of another checkpoint, with which unchanged files are shared.
-        Raises `StateNotSaved`, OSError, `ResourceLimitExceeded`."""
+    async def checkpoint(self, file: Path, copy: Callable[[], Awaitable[T]]) -> tuple[SavedState, T]:
+        """Save the variables as they are now in a file, and what `copy` takes of the files; the session goes on, and
+        these variables are its saved ones until something runs. Raises `StateNotSaved`, OSError, and as `copy` does."""
         async with self.files.lock:
             self.files.check()
             runs = self.variables.runs
-            state = await self._save_to(folder / STATE_FILE)
-            copied = await self.files.save_checkpoint(folder, earlier)
+            state = await self._save_to(file)
+            copied = await copy()
             self._check_unchanged(runs)
             self.variables.were_copied(state)
             return state, copied

@@ -144,7 +144,7 @@ class Past:
             with self.storing():
                 folder = self.checkpoints.new_folder()
                 try:
-                    await self._queue.binding.checkpoint(folder, self.checkpoints.newest_folder)
+                    await self._queue.binding.checkpoint(folder / STATE_FILE, _no_files)
                     files.save_record()
                 finally:
                     with anyio.CancelScope(shield=True):
@@ -177,7 +177,8 @@ class Past:
         folder = self.checkpoints.new_folder()
         self._is_checkpointed = True  # before a person's cell that ends meanwhile
         try:
-            state, copied = await binding.checkpoint(folder, self.checkpoints.newest_folder)
+            copy = partial(binding.files.save_checkpoint, folder, self.checkpoints.newest_folder)
+            state, copied = await binding.checkpoint(folder / STATE_FILE, copy)
             found = await anyio.to_thread.run_sync(self._describe, folder, state, copied, name)
             found.is_automatic = is_automatic
             save_record = partial(binding.files.save_record, must_succeed=True)
@@ -268,7 +269,7 @@ class Past:
 
     async def _leave_for(self, checkpoint: Checkpoint, kernel: Kernel, execution: Execution) -> None:
         async def leave(beginning: Beginning) -> None:
-            execution.take = None  # what it would say is true no more
+            execution.take, execution.has_left = None, True  # what it would say is true no more
             kernel.answer_past(told_restored(checkpoint, beginning, self._record), is_ok=True, is_left=True)
             with anyio.move_on_after(LEAVE_SECONDS):
                 await execution.done.wait()
@@ -389,6 +390,10 @@ class Past:
     def _not_stored(self, why: str, advice: str) -> StorageFailed:
         session_id = self._record.session_id
         return StorageFailed(f"session {session_id!r} could not be stored: {why}", advice, session_id=session_id)
+
+
+async def _no_files() -> None:
+    pass
 
 
 async def _delete(folders: list[Path]) -> None:

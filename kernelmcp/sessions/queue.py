@@ -230,10 +230,13 @@ class ExecutionQueue:
             limit.cancel()
             if execution.grace_timer is not None:
                 execution.grace_timer.cancel()
-            self._note_end(kernel)
-            if execution.done.is_set():
+            if (
+                execution.done.is_set()
+            ):  # its result says what it lost, and not what is lost with the kernel from here on
                 ended = self.binding.variables.ended
                 execution.on_told = ended(guest_lost=execution.guest_lost, language=execution.language)
+            self._note_end(kernel)
+            if execution.done.is_set():
                 if execution.callers:
                     execution.told()
                 self._owner.execution_ended(execution)
@@ -310,7 +313,7 @@ class ExecutionQueue:
         if self.binding.kernel is kernel:
             self.life.note(Event.EXECUTION_ENDED)
         elif self.binding.holds(kernel):
-            self.binding.kill()  # it died just after its reply
+            self.binding.kill(kernel.why_ended)  # it died just after its reply
 
     async def _restore_packages(self, kernel: Kernel, execution: Execution) -> None:
         execution.interruptible = True

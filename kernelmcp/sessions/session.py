@@ -234,7 +234,7 @@ class Session:
 
     def execution_ended(self, execution: Execution) -> None:
         self.record.execution_count += 1
-        if execution.started is not None:
+        if execution.started is not None and not execution.has_left:
             self.record.last_execution = execution.id
         self.touch()
         self.log.ended(execution.id, recorded.to_line(execution))

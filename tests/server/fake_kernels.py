@@ -30,6 +30,7 @@ class FakeKernel:
 
     def __init__(self) -> None:
         self.ended, self.lives, self.pid = asyncio.Event(), True, 0
+        self.why_ended = ""
         self.connection_file = Path("connection.json")
         self.connection = SimpleNamespace(listener=None)
         self.cells: list[str] = []

@@ -624,6 +624,8 @@ async def test_a_cell_asks_for_a_checkpoint_and_goes_back(connect: Connect) -> N
         names = await listed(client)
         assert names[0] == "a"
         assert names[1].startswith("cell-")
+        asker = {"session_id": "s", "name": fields(back)["execution_id"]}
+        assert "has no checkpoint" in text(await client.call_tool("restore_session", asker)), "it ran in another state"
 
 
 async def test_cells_that_wait_go_on_where_the_session_went_back_to(connect: Connect) -> None:

@@ -81,6 +81,14 @@ async def test_while_an_issuer_is_silent_its_keys_are_used_and_asked_for_in_the_
     assert server.asked == 2
 
 
+async def test_a_token_without_an_id_asks_for_no_key_that_is_there(server: Server, issuer: Issuer) -> None:
+    await old_keys(issuer, 0.5)
+    server.answers = anyio.Event()
+    with anyio.fail_after(5):
+        assert (await issuer.verify(token(None))).principal == "oauth:https://i:dave"
+    assert server.asked == 1
+
+
 async def test_a_key_that_was_withdrawn_is_refused_after_its_life_if_the_issuer_answers(
     server: Server, issuer: Issuer
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,8 +14,10 @@ import pytest
 from kernelmcp.errors import KernelStartFailed
 from kernelmcp.executions.beginning import Beginning
 from kernelmcp.kernel.process import Kernel
+from kernelmcp.sessions.hibernation import state_saver
 from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.hibernation.state_files import SavedState
+from kernelmcp.sessions.hibernation.state_saver import StateSaver
 from kernelmcp.sessions.storage.record import Record
 
 pytestmark = pytest.mark.anyio
@@ -97,3 +101,26 @@ async def test_what_is_saved_already_is_there_while_it_is_saved_again(saved: Sav
 
     assert await saved.save(cast("Kernel", SimpleNamespace(save_state=save_state)), 1000)
     assert (seen, saved.exist) == ([True], True)
+
+
+async def test_changes_are_saved_as_long_as_any_link_to_their_base_is_there(
+    tmp_path: Path, saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, how = saved._record, list[dict[str, Any]]()
+
+    async def save_state(_: object, __: object, file: Path, *more: Any) -> tuple[SimpleNamespace, str | None]:
+        how.append(more[2])
+        shutil.copyfile(os.devnull, file)
+        record.last_number += 1
+        return SimpleNamespace(number=record.last_number, size=1), "id" if "is_base" in more[2] else None
+
+    monkeypatch.setattr(state_saver, "save_state", save_state)
+    saver = StateSaver(tmp_path, record)
+    files = [tmp_path / name / "state" for name in ("kept", "deleted", "last", "none")]
+    for file in files:
+        file.parent.mkdir()
+    for file, deleted in zip(files, ((), (files[1],), (files[0], files[2]), ()), strict=True):
+        await saver.save(cast("Kernel", None), file, 1000)
+        for folder in {each.parent for each in deleted}:
+            shutil.rmtree(folder)
+    assert ["is_base" in each for each in how] == [True, False, False, True]

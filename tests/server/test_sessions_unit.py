@@ -18,6 +18,7 @@ from kernelmcp.errors import KernelStartFailed, SessionNotFound, StorageFailed
 from kernelmcp.files import epochs
 from kernelmcp.files.home import RECORD_FILES, open_home
 from kernelmcp.files.locks import LOCK_FILE, free_place, lock_session
+from kernelmcp.files.tree_copy import Copied
 from kernelmcp.files.workspace import Quota
 from kernelmcp.kernel.connection import Connection
 from kernelmcp.kernel.pool import Pool
@@ -31,6 +32,7 @@ from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 from kernelmcp.sessions.storage import old_sessions
 from kernelmcp.sessions.storage.record import Record, now, read_record
+from kernelmcp.sessions.storage.session_files import SessionFiles
 
 from .fake_kernels import CALLER, LONG, FakeKernel, FakePool, opened, settings_of
 
@@ -225,6 +227,27 @@ async def test_the_end_of_a_cell_that_asked_for_a_checkpoint_leaves_the_variable
     assert not saved.exist
 
 
+async def test_a_kernel_that_dies_just_after_a_reply_costs_what_the_next_result_says(
+    one: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, session = one
+    await session.submit("1").done.wait()
+    kernel = cast("FakeKernel", session.kernel)
+
+    def die(_: object) -> None:
+        kernel.why_ended = "the machine has no memory"
+        kernel.ended.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session.queue.binding, "note_image", die)
+        await (last := session.submit("2")).done.wait()
+        last.told()
+    await (following := session.submit("3")).done.wait()
+    following.told()
+    assert (last.status, last.state_lost, following.state_lost) == ("ok", False, True)
+    assert following.missing == ["the machine has no memory"]
+
+
 async def test_variables_that_a_browser_has_used_are_saved_again_in_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +256,14 @@ async def test_variables_that_a_browser_has_used_are_saved_again_in_no_checkpoin
         how = {"image": "", "mounts": [], "execution_count": 1, "others": []}
         return {"content": {"status": "ok", "bytes": len(b"state"), **how}}
 
+    copies = list[Path]()
+
+    async def save_checkpoint(_: SessionFiles, folder: Path, *__: object) -> Copied:
+        copies.append(folder)
+        return Copied()
+
     monkeypatch.setattr(FakeKernel, "save_state", save_state, raising=False)
+    monkeypatch.setattr(SessionFiles, "save_checkpoint", save_checkpoint)
     monkeypatch.setattr(automatic, "IDLE_SECONDS", 1000.0)  # the test has the time
     async with opened(settings_of(tmp_path, sessions={})) as (registry, _):
         session, _ = await registry.find_or_create(CALLER, "s")
@@ -261,6 +291,7 @@ async def test_variables_that_a_browser_has_used_are_saved_again_in_no_checkpoin
         assert (written.has_state, written.state_number) == (True, 3)
         await session.submit("2").done.wait()
         assert len(await make()) == 2
+        assert len(copies) == 2, "of files, only for checkpoints"
 
 
 async def test_packages_whose_installation_was_cancelled_are_installed_before_the_next_cell(one: Opened) -> None:

@@ -190,6 +190,12 @@ def test_a_path_may_begin_with_the_home_directory(tmp_path: Path, monkeypatch: p
     assert found == [tmp_path / file for file in names.values()]
 
 
+def test_a_home_in_quotes_has_its_files(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("cpu_seconds = 7")
+    settings = load(environ={"KERNELMCP_SERVER__HOME": f'"{tmp_path}"'})
+    assert (settings.home, settings.policy.cpu_seconds) == (tmp_path, 7)
+
+
 def test_every_path_in_a_file_may_begin_with_the_home_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,8 @@ WITH_FILES = {"with_files": True}
 
 @dataclass(frozen=True)
 class _Base:
-    file: Path
+    files: tuple[Path, ...]
+    """Hard links to it: each state has one beside it, and any of them may be deleted."""
     number: int
     size: int
     id: str
@@ -41,22 +42,26 @@ class StateSaver:
 
     async def save(self, kernel: Kernel, file: Path, max_bytes: int) -> SavedState:
         """Save the variables of an idle kernel to a new file. Raises `StateNotSaved`, OSError."""
-        if (base := self._base) is not None and base.file.exists():
+        base = self._base
+        there = next((each for each in base.files if each.exists()), None) if base is not None else None
+        if base is not None and there is not None:
             try:
-                return await self._save_changes(kernel, file, max_bytes, base)
+                return await self._save_changes(kernel, file, max_bytes, base, there)
             except StateNotSaved:
                 self._base = None  # its guest may have died: the next one knows of no base, either
         found, given = await save_state(
             kernel, self._home, file, self._record, max_bytes, {**WITH_FILES, "is_base": True}
         )
-        self._base = _Base(file, found.number, found.size, given) if given is not None else None
+        self._base = _Base((file,), found.number, found.size, given) if given is not None else None
         return SavedState(file, self._record, found.number)
 
-    async def _save_changes(self, kernel: Kernel, file: Path, max_bytes: int, base: _Base) -> SavedState:
+    async def _save_changes(
+        self, kernel: Kernel, file: Path, max_bytes: int, base: _Base, base_file: Path
+    ) -> SavedState:
         how = {**WITH_FILES, "since": base.id}
         found, _ = await save_state(kernel, self._home, file, self._record, max_bytes, how, base.number)
-        os.link(base.file, base_of(file))
+        os.link(base_file, base_of(file))
         most = max(FEW_BYTES, base.size * MOST_OF_A_BASE)
         is_near = found.size < most and found.number < base.number + MOST_CHANGES
-        self._base = replace(base, file=base_of(file)) if is_near else None  # its own file may be deleted
+        self._base = replace(base, files=(base_of(file), *base.files)) if is_near else None
         return SavedState(file, self._record, found.number, base.number)

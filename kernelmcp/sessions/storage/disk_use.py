@@ -8,6 +8,7 @@ Must not know kernels or MCP.
 import itertools
 import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -233,10 +234,11 @@ def measure(folder: Path, unreadable_bytes: int = 0, apart: str | None = None) -
                         pending.append(entry.path)
                         on_disk += BLOCK_BYTES
                         continue
-                    found = stored_bytes(entry.stat(follow_symlinks=False))
-                    size += found
-                    on_disk += -(-max(found, 1) // BLOCK_BYTES) * BLOCK_BYTES
-        except FileNotFoundError:  # deleted meanwhile
+                    with suppress(FileNotFoundError):  # deleted meanwhile
+                        found = stored_bytes(entry.stat(follow_symlinks=False))
+                        size += found
+                        on_disk += -(-max(found, 1) // BLOCK_BYTES) * BLOCK_BYTES
+        except FileNotFoundError:  # the directory itself
             continue
         except OSError:
             size += unreadable_bytes
