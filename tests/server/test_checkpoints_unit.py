@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,13 +103,16 @@ def test_a_message_of_a_browser_is_waited_for_once(
     """A page of JupyterLab sends some when it opens the session."""
     left = iter(range(disturbances))
 
-    async def checkpoint(folder: Path, earlier: Path | None) -> tuple[SavedState, Copied]:
-        (folder / "state").touch()
+    async def save_checkpoint(*_: object) -> Copied:
+        return Copied()
+
+    async def checkpoint(file: Path, copy: Callable[[], Awaitable[Copied]]) -> tuple[SavedState, Copied]:
+        file.touch()
         if next(left, None) is not None:
             raise StateChanged(["a message has come"])
-        return SavedState(folder / "state", record, None), Copied()
+        return SavedState(file, record, None), await copy()
 
-    files = SimpleNamespace(save_record=lambda **_: None, note_changed=lambda: None)
+    files = SimpleNamespace(save_checkpoint=save_checkpoint, save_record=lambda **_: None, note_changed=lambda: None)
     binding = SimpleNamespace(checkpoint=checkpoint, changes=0, files=files)
     queue: Any = SimpleNamespace(binding=binding, asking=None)
     owner: Any = SimpleNamespace(changed=lambda: None)
