@@ -8,7 +8,7 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,9 +16,12 @@ from kernelmcp_kernel.jupyter import install
 from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE
 from kernelmcp_kernel.languages.python.language import Python
 from kernelmcp_kernel.languages.python.prepared import PreparedPackage
-from kernelmcp_kernel.packages import distribution, empty_wheels
+from kernelmcp_kernel.packages import distribution, empty_wheels, installer, pip_run, resolver
+from kernelmcp_kernel.packages import store as store_module
+from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Package
 from kernelmcp_kernel.packages.package_errors import PackageCacheError, PackageError
+from kernelmcp_kernel.packages.requirements import Options, parse_all
 from kernelmcp_kernel.packages.store import Store
 from kernelmcp_kernel.settings import PackageSettings, read_settings
 
@@ -108,3 +111,66 @@ def test_a_listing_is_made_where_is_swept_what_killed_kernels_left(
     assert [draft.parents[1] for draft in drafts] == [store.root / "tmp"]
     assert list(made.parent.iterdir()) == [made]
     assert list((store.root / "tmp").iterdir()) == []
+
+
+def test_what_a_session_asked_for_outlasts_the_resolutions_of_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_MAX_RESOLUTIONS", 4)
+    monkeypatch.setattr(store_module, "_MAX_ASKED", 4)
+    (store.root / "tmp").mkdir(parents=True)
+    store.remember_asked("own", ["plain"])
+    for number in range(9):
+        store.remember(f"other-{number}", [])
+    assert store.asked("own") == ["plain"]
+    for number in range(9):
+        store.remember_asked(f"other-{number}", [])
+        for file in (store.root / "asked").iterdir():
+            os.utime(file, (number, number))
+        assert store.asked("own") == ["plain"], "it has just been used"
+    assert len(list((store.root / "asked").iterdir())) <= 4
+
+
+def test_newest_versions_are_looked_for_in_the_time_of_an_installation(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(installer, "newest_version", never)
+    wheels = [store.add_wheel(make_wheel(tmp_path, name), "pypi") for name in ("one", "two")]
+
+    async def upgraded() -> tuple[str, ...]:
+        session = Installer(PackageSettings(install_timeout_seconds=0.01), store)
+        await session.take(wheels)
+        async with asyncio.timeout(60):
+            return (await session.install(["one", "two"], lambda _: None, Options(upgrade=True))).notes
+
+    told = "1.0 stays as it is: it is unknown now whether there is a newer one"
+    assert asyncio.run(upgraded()) == (f"one {told}", f"two {told}")
+
+
+def test_a_cached_wheel_that_another_process_has_deleted_is_not_at_hand(store: Store, tmp_path: Path) -> None:
+    there, gone = (store.add_wheel(make_wheel(tmp_path, name), "pypi") for name in ("there", "gone"))
+    request: Any = SimpleNamespace(cached=store.wheel_files(), settings=PackageSettings())
+    store.wheel_file(gone).unlink()
+    assert resolver._at_hand(request, [], cached_too=True) == [(there.sha256, store.wheel_file(there))]
+
+
+def test_a_line_of_pips_that_is_too_long_is_left_out() -> None:
+    said: list[str] = []
+
+    async def read() -> str:
+        stream = asyncio.StreamReader(limit=100)
+        stream.feed_data(b"Collecting one\n" + b"x" * 1000 + b"\nCollecting two\n")
+        stream.feed_eof()
+        return await pip_run._read(cast("Any", SimpleNamespace(stdout=stream)), said.append)
+
+    assert asyncio.run(read()) == "Collecting two"
+    assert said == ["Collecting one", "Collecting two"]
+
+
+def test_a_package_may_be_named_like_a_way_to_compress() -> None:
+    assert [each.name for each in parse_all(["backports.lzma>=0.0.14"])] == ["backports-lzma"]
+    with pytest.raises(PackageError, match="is the name of a file"):
+        parse_all(["plain-1.0.tar.lzma"])

@@ -96,6 +96,22 @@ def test_a_cell_that_awaits_declares_for_the_next_one(kernel: Kernel) -> None:
     )
 
 
+def test_functions_of_a_cell_that_awaits_are_the_sessions(kernel: Kernel) -> None:
+    first = "async function go(u) { return parsed(await u) }\nexport function parsed(x) { return 'old ' + x }"
+    assert js(kernel, f"{first}\nawait go('a')") == "'old a'"
+    assert js(kernel, "function parsed(x) { return 'new ' + x }\nawait go('a')") == "'new a'"
+    assert js(kernel, "function wrapped() { return 1 } wrapped = ((f) => () => f() + 1)(wrapped); await 0") == "0"
+    assert js(kernel, "wrapped()") == "2"
+    blocks = "if (1) { function inBlock() { return 3 } function* others() {} } if (0) function never() {} else none"
+    assert js(kernel, f"let none; {blocks}\nawait inBlock()") == "3"
+    assert js(kernel, "[inBlock(), typeof others, typeof never]") == "[ 3, 'undefined', 'undefined' ]"
+
+
+def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Kernel) -> None:
+    code = "class Pile { top() { return 4 } }\nasync function top() { return new Pile().top() }\nawait top()"
+    assert js(kernel, code) == "4"
+
+
 @pytest.mark.parametrize(
     ("code", "shown"),
     [
@@ -125,7 +141,19 @@ def test_a_cell_that_awaits_declares_for_the_next_one(kernel: Kernel) -> None:
         ),
         ("try { new URL('http://x').href = 'x' } catch (error) { console.log(error.message) }", "Invalid URL\n"),
         ("atob(btoa('\\xff')) === '\\xff' && new TextDecoder().decode(new TextEncoder().encode('é'))", "'é'"),
+        ("new TextDecoder('windows-1252').decode(new Uint8Array([0x63, 0x80]))", "'c€'"),
+        ("const bom = new Uint8Array([239, 187, 191, 49]); JSON.parse(new TextDecoder().decode(bom))", "1"),
+        ("new TextDecoder('utf8', { ignoreBOM: true }).decode(bom).length", "2"),
+        ("await new Response(bom).json()", "1"),
         ("structuredClone({ when: new Date(0), in: [1] }).in", "[ 1 ]"),
+        ("process.hrtime([-1000, 0])[0] >= 1000", "true"),
+        (
+            "const p = new URLSearchParams('b=2&a=1'); p.sort(); p.forEach((v, k, all) => console.log(v, k, all.size))",
+            "1 a 2\n2 b 2\n",
+        ),
+        ("[[...p.entries()], [...p.keys()], [...p.values()]].join(' ')", "'a,1,b,2 a,b 1,2'"),
+        ("new Array(110).fill(0)", "[\n" + ("  " + "0, " * 23 + "0,\n") * 4 + "  0, 0, 0, 0, ... 10 more items\n]"),
+        ("require('util').inspect(new Set(Array(101).keys())).split('\\n').length", "8"),
         (
             "JSON.stringify([Buffer.from('é'), Buffer.from('aGk=', 'base64').toString()])",
             """'[{"type":"Buffer","data":[195,169]},"hi"]'""",
@@ -179,6 +207,10 @@ def test_results(kernel: Kernel, code: str, shown: str) -> None:
         ("await new Promise(() => {})", "what the cell awaits never comes", ""),
         ("require('crypto').createHash('nope')", "there is no hash nope", ""),
         ("process.exit(1)", "ends nothing here", ""),
+        ("new TextDecoder('utf-8', { fatal: true }).decode(new Uint8Array([255]))", "TypeError: The encoded data", ""),
+        ("new TextDecoder('nope')", 'RangeError: The "nope" encoding is not supported', ""),
+        ("Buffer.from('a').toString('utf16')", "TypeError: Unknown encoding: utf16", ""),
+        ("btoa('€')", "InvalidCharacterError: Invalid character", ""),
     ],
 )
 def test_errors(kernel: Kernel, code: str, error: str, line: str) -> None:
@@ -189,6 +221,29 @@ def test_errors(kernel: Kernel, code: str, error: str, line: str) -> None:
     assert error in text
     assert line in text
     assert "node:" not in text
+
+
+@pytest.mark.parametrize(
+    "expected", ["/far/", "TypeError", "Error", "(e) => e.message === 'far'", "{ message: /fa/, name: 'TypeError' }"]
+)
+def test_an_assertion_about_what_is_thrown_fails_for_something_else(kernel: Kernel, expected: str) -> None:
+    check = f"require('assert').throws((() => {{ throw THROWN }}), {expected}, 'another')"
+    assert js(kernel, check.replace("THROWN", "new TypeError('far')")) == ""
+    assert js(kernel, check.replace("THROWN", "{ message: 'near' }")).startswith("AssertionError: another")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "different"),
+    [
+        ("new Set([1, 2])", "new Set([2, 1])", "new Set([1, 3])"),
+        ("new Map([[1, { a: 1 }], [2, 3]])", "new Map([[2, 3], [1, { a: 1 }]])", "new Map([[1, { a: 2 }], [2, 3]])"),
+        ("new Set([{ a: 1 }, { b: 2 }])", "new Set([{ b: 2 }, { a: 1 }])", "new Set([{ a: 1 }, { a: 1 }])"),
+        ("new Map([[{}, 1]])", "new Map([[{}, 1]])", "new Map([[undefined, 1]])"),
+    ],
+)
+def test_sets_and_maps_are_equal_in_any_order(kernel: Kernel, one: str, other: str, different: str) -> None:
+    assert js(kernel, f"require('assert').deepStrictEqual({one}, {other})") == ""
+    assert js(kernel, f"require('assert').deepStrictEqual({one}, {different})").startswith("AssertionError")
 
 
 def test_files_are_the_sessions(kernel: Kernel) -> None:

@@ -19,7 +19,7 @@ from .wheels import Index, make_wheel, serve_index
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     with serve_index(tmp_path_factory.mktemp("index")) as index:
-        for name in ("one", "two", "three", "four", "five", "sixth", "seven", "eight", "nine"):
+        for name in ("one", "two", "three", "four", "five", "sixth", "seven", "eight", "nine", "ten", "eleven"):
             index.add(name)
         index.add("growing", "1.0")
         index.add("early", "1.0")
@@ -53,6 +53,14 @@ open('r.txt', 'w').write('--requirement s.txt  # more')
 open('s.txt', 'w').write('eight')
 """
 
+FILES_OF_WINDOWS = """
+import os
+os.makedirs('in/deep')
+open('in/dev.txt', 'w', encoding='utf-8-sig').write('-r deep/base.txt')
+open('in/deep/base.txt', 'w', encoding='utf-16').write('-r ../more.txt')
+open('in/more.txt', 'w', encoding='utf-8-sig').write('ten')
+"""
+
 
 @pytest.mark.parametrize(
     ("code", "name"),
@@ -65,6 +73,8 @@ open('s.txt', 'w').write('eight')
         ("!pip install --upgrade pip && pip install sixth > /dev/null 2>&1", "sixth"),
         ("%pip install --prefer-binary --no-build-isolation seven", "seven"),
         (FILES + "%pip install -rr.txt", "eight"),
+        (FILES_OF_WINDOWS + "%pip install -r in/dev.txt", "ten"),
+        ("%pip install -U 'pip>=24' eleven", "eleven"),
     ],
 )  # fmt: skip
 def test_it_is_an_installation(kernel: Kernel, code: str, name: str) -> None:
@@ -109,6 +119,10 @@ WHY_NOT = {
         "InvalidRequirement: r names itself: r -> s -> r"
     ),
     "%pip install 'x": "InvalidRequirement: install 'x: No closing quotation",
+    "import os\nos.mkdir('q')\nopen('q/r', 'w').write('-r ../q/r')\n%pip install -r ./q/r": (
+        "InvalidRequirement: q/r names itself: ./q/r -> q/r -> q/r"
+    ),
+    "%pip list --outdated": "PackageError: pip list --outdated is not available: %pip install -U NAME says whether",
     "%pip uninstall -y one": "PackageError: pip uninstall is not available: an installed package stays as long",
     "%pip download one": "PackageError: pip download is not available: %pip install NAME finds, fetches and checks",
     "%pip wheel .": "PackageError: pip wheel is not available: %pip install NAME takes a wheel, or builds a source in",
@@ -180,6 +194,15 @@ def test_without_what_it_needs_and_what_is_then_missing(
         assert other.run("%pip check").text() == (
             "alone 1.0 has requirement cannot-be-had>=2, but you have cannot-be-had 1.0.\n"
         )
+
+
+def test_what_pip_lists_has_the_form_that_is_asked_for(kernel: Kernel) -> None:
+    listed = [line.split() for line in kernel.run("%pip list").text().splitlines()]
+    found = [{"name": name, "version": version} for name, version in listed]
+    assert found
+    assert json.loads(kernel.run("%pip list --format=json").text()) == found
+    frozen = kernel.run("!pip list --format freeze").text()
+    assert frozen == kernel.run("%pip freeze").text() == "".join(f"{name}=={version}\n" for name, version in listed)
 
 
 def test_what_pip_lists_goes_through_a_pipe(kernel: Kernel) -> None:

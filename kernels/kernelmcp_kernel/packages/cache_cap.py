@@ -25,8 +25,6 @@ from pathlib import Path
 from kernelmcp_kernel.packages.package_errors import PackageCacheError, over_share
 
 STAMP = ".kernelmcp-package.json"
-# A resolution takes a kilobyte, and a guest can request many different ones.
-MAX_RESOLUTIONS = 2000
 # The minimum size of a file or folder on disk: a package of 50,000 empty files is not small.
 _BLOCK_BYTES = 4096
 
@@ -174,13 +172,14 @@ class Room:
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(self._root / part / sha256, Path(grave) / part)
 
-    def trim_resolutions(self) -> None:
-        """Delete the older half of the remembered resolutions when there are too many."""
-        found = [entry for entry in os.scandir(self._root / "resolutions") if entry.is_file(follow_symlinks=False)]
-        if len(found) > MAX_RESOLUTIONS:
-            for entry in sorted(found, key=lambda entry: entry.stat().st_mtime)[: len(found) // 2]:
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.path)
+
+def trim(folder: Path, max_files: int) -> None:
+    """Delete the older half of a folder's files when there are too many. Raises OSError."""
+    found = [entry for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
+    if len(found) > max_files:
+        for entry in sorted(found, key=lambda entry: entry.stat().st_mtime)[: len(found) // 2]:
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
 
 
 def _leased_by(lease: Path) -> list[str]:

@@ -178,7 +178,7 @@ class Installer:
             wanted, there = self._sort_out(requirements)
             own = [self._packages.get(canonicalize_name(present.name)) for present in there]
             check_pins(pins, [_identity(package) for package in own if package is not None])
-            notes = [await self._about_newest(package, options) for package in there if options.upgrade]
+            notes = await self._about_upgrades(there, options) if options.upgrade else []
             if not wanted:
                 return Outcome([], there, tuple(notes))
             new: list[Package] = []
@@ -200,6 +200,15 @@ class Installer:
             notes += [each.note for each in packages if each.note]
             return Outcome(packages, there, (*notes, *said))
 
+    async def _about_upgrades(self, there: list[Present], options: Options) -> list[str]:
+        """The notes for a request for the newest versions of present packages, found in the time of an installation."""
+        notes: list[str] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.install_timeout_seconds):
+                for package in there:
+                    notes.append(await self._about_newest(package, options))  # noqa: PERF401  # those in time are kept
+        return [*notes, *map(_not_known, there[len(notes) :])]
+
     async def _about_newest(self, there: Present, options: Options) -> str:
         """The note for a request for the newest version of a present package."""
         name = canonicalize_name(there.name)
@@ -210,7 +219,7 @@ class Installer:
         with self._store.staging() as staging:
             newest = await newest_version(request, name, staging / "newest")
         if newest is None:
-            return f"{there.name} {there.version} stays as it is: it is unknown now whether there is a newer one"
+            return _not_known(there)
         if Version(newest) <= Version(there.version):
             return f"{there.name} {there.version} is the newest available for this sandbox"
         return f"{there.name} {there.version} stays as it is. For {newest}, the newest, {ANOTHER_SESSION}"
@@ -413,6 +422,10 @@ def name_packages(requirements: list[Requirement], settings: PackageSettings) ->
         if (name := canonicalize_name(requirement.name)) not in packages.values():
             requirement.name = by_name.get(name, requirement.name)
     return as_packages(requirements)
+
+
+def _not_known(there: Present) -> str:
+    return f"{there.name} {there.version} stays as it is: it is unknown now whether there is a newer one"
 
 
 def _identity(package: Package) -> tuple[str, str, str]:

@@ -198,14 +198,20 @@ async def _watch_room(folder: Path, max_bytes: int, process: asyncio.subprocess.
 
 
 async def _read(process: asyncio.subprocess.Process, say: Say) -> str:
+    stream = cast("asyncio.StreamReader", process.stdout)
     last = ""
-    async for raw in cast("asyncio.StreamReader", process.stdout):
+    while True:
+        try:
+            raw = await stream.readline()
+        except ValueError:  # longer than _MAX_LINE_BYTES
+            continue
+        if not raw:
+            return last
         line = raw.decode("utf-8", "replace").strip()
         last = line or last
         shown = _progress(line)
         if shown and not empty_wheels.is_one(shown):
             say(shown)
-    return last
 
 
 def _progress(line: str) -> str | None:

@@ -60,7 +60,7 @@ _LINE = re.compile(rf"{_NAME}(?:\[{_NAME}(?:,{_NAME})*\])?(?:{_SPECIFIER}(?:,{_S
 _FORBIDDEN = re.compile(r"[$/\\`@{}|&]")
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_ARCHIVES = (".whl", ".zip", ".tar", ".gz", ".bz2", ".xz", ".tgz", ".tbz", ".txz", ".tlz", ".lzma", ".lz")
+_ARCHIVES = (".whl", ".zip", ".tar", ".gz", ".bz2", ".xz", ".tgz", ".tbz", ".txz", ".tlz", ".tar.lzma", ".lz")
 
 
 def parse_all(asked: Any) -> list[Requirement]:

@@ -286,13 +286,20 @@ async def _do_without(offers: Offers, packages: Iterable[Listed], links: list[tu
 
 def _at_hand(request: Request, packages: Iterable[Listed], *, cached_too: bool) -> list[tuple[str, Path]]:
     """The files that need no download, with their sha256: those of the distribution, and without an index all cached
-    ones. Excludes damaged files."""
+    ones. Excludes damaged files, and those that another process has deleted meanwhile."""
     known = {package.sha256 for package in packages}
     found = [(sha256, file) for sha256, file in request.cached if cached_too or sha256 in known]
-    found = [(sha256, file) for sha256, file in found if sha256_of(file) == sha256]
+    found = [(sha256, file) for sha256, file in found if _is_whole(file, sha256)]
     have = {sha256 for sha256, _ in found}
     local = [(package.sha256, distribution.local_file(request.settings, package)) for package in packages]
     return found + [(sha256, file) for sha256, file in local if file is not None and sha256 not in have]
+
+
+def _is_whole(file: Path, sha256: str) -> bool:
+    try:
+        return sha256_of(file) == sha256
+    except OSError:
+        return False
 
 
 async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed]) -> list[Path]:

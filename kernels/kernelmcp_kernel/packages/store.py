@@ -3,8 +3,8 @@
     KERNELMCP_HOME/packages/wheels/<sha256>/<file>.whl    as downloaded
     KERNELMCP_HOME/packages/unpacked/<sha256>/            mounted in guests, with a stamp of its contents
     KERNELMCP_HOME/packages/bytecode/<sha256>/            of prepared and of large packages, mounted beside them
-    KERNELMCP_HOME/packages/resolutions/<key>.json        pip's choice for a request, with its time; the names that a
-                                                          session with these packages asked for
+    KERNELMCP_HOME/packages/resolutions/<key>.json        pip's choice for a request, with its time
+    KERNELMCP_HOME/packages/asked/<key>.json              the names that a session with these packages asked for
     KERNELMCP_HOME/packages/built/<sha256>.json           the result of a source build (`sources.build_cache`)
     KERNELMCP_HOME/packages/tmp/                          work in progress, locked while its process lives
     KERNELMCP_HOME/packages/leases/                       the packages that each process uses
@@ -34,7 +34,7 @@ from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from kernelmcp_kernel.packages.cache_cap import STAMP, Room, delete_abandoned, size_of_files
+from kernelmcp_kernel.packages.cache_cap import STAMP, Room, delete_abandoned, size_of_files, trim
 from kernelmcp_kernel.packages.package_errors import PackageInvalid, exhausted, unwritable
 from kernelmcp_kernel.packages.unpack import unpack
 
@@ -49,6 +49,10 @@ _WHEEL_NAME = re.compile(r"[\w.+!-]+", re.ASCII)
 _EXHAUSTED = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # packages.max_cache_mb if it is not set.
 _MAX_BYTES = 4096 << 20
+# A resolution takes a kilobyte, and a guest can request many different ones.
+_MAX_RESOLUTIONS = 2000
+# A session that sleeps has its packages again only as long as it is known which it asked for.
+_MAX_ASKED = 10_000
 # The sources of a wheel.
 SOURCES = ("pypi", "pyodide", "local", "built", "stand-in")
 
@@ -73,6 +77,7 @@ class Store:
         self.unpacked = root / "unpacked"
         self._wheels = root / "wheels"
         self._resolutions = root / "resolutions"
+        self._asked = root / "asked"
         self._tmp = root / "tmp"
         self._checked: set[str] = set()
 
@@ -207,25 +212,29 @@ class Store:
 
     def remember(self, key: str, wheels: list[Wheel]) -> None:
         """Save a resolution. Does nothing if the cache cannot be written."""
-        self._save(key, {"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]})
+        content = {"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]}
+        self._save(self._resolutions / f"{key}.json", content, _MAX_RESOLUTIONS)
 
     def asked(self, key: str) -> list[str] | None:
         """The saved names that were asked for; None if there are none."""
+        file = self._asked / f"{key}.json"
+        with contextlib.suppress(OSError):
+            os.utime(file)
         try:
-            return list(map(str, json.loads((self._resolutions / f"{key}.json").read_text("utf-8"))["asked"]))
+            return list(map(str, json.loads(file.read_text("utf-8"))["asked"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def remember_asked(self, key: str, names: Iterable[str]) -> None:
         """Save names that were asked for. Does nothing if the cache cannot be written."""
-        self._save(key, {"asked": sorted(names)})
+        self._save(self._asked / f"{key}.json", {"asked": sorted(names)}, _MAX_ASKED)
 
-    def _save(self, key: str, content: dict[str, Any]) -> None:
+    def _save(self, file: Path, content: dict[str, Any], max_files: int) -> None:
         text = json.dumps(content)
         with contextlib.suppress(OSError):
-            self._resolutions.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(self._resolutions / f"{key}.json", text, self._tmp)
-            self.room.trim_resolutions()
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(file, text, self._tmp)
+            trim(file.parent, max_files)
 
 
 def replace_file(file: Path, text: str, drafts: Path) -> None:

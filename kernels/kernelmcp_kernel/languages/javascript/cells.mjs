@@ -4,8 +4,9 @@
 import { parse } from "acorn";
 
 /** @typedef {{start: number, end: number, type: string, [key: string]: any}} Node */
-/** @typedef {{text: string, waits: boolean, hasResult: boolean}} Script what to evaluate: a promise of `{value}` when it
- * `waits`, else the value itself, which counts only when the cell `hasResult` */
+/** @typedef {{functions: string, text: string, waits: boolean, hasResult: boolean}} Script what to evaluate: `functions`
+ * first, unless it is empty; then `text`, which gives a promise of `{value}` when it `waits`, else the value itself, which
+ * counts only when the cell `hasResult` */
 
 /** @type {import("acorn").Options} */
 const OPTIONS = {
@@ -36,13 +37,14 @@ export function translate(code) {
     if (waits) inFunction(statement, edits, names);
     else inScript(statement, edits);
   }
-  if (!waits) return { text: edits.text(), waits, hasResult };
+  if (!waits) return { functions: "", text: edits.text(), waits, hasResult };
   if (hasResult) {
     edits.insert(last.expression.start, "return { value: (", last.start);
     edits.replace(last.expression.end, last.end, ") };");
   }
   const declared = names.size ? `var ${[...names].join(", ")}; ` : "";
-  return { text: `${declared}(async () => { ${edits.text()}\n})()`, waits, hasResult };
+  const text = `${declared}(async () => { ${edits.text()}\n})()`;
+  return { functions: functionsOf(statements, code), text, waits, hasResult };
 }
 
 /** Whether more lines may make a cell of it. @param {string} code @returns {"complete" | "incomplete" | "invalid"} */
@@ -109,8 +111,7 @@ function inScript(statement, edits) {
  * @param {Node} statement @param {Edits} edits @param {Set<string>} names */
 function inFunction(statement, edits, names) {
   if (statement.type === "FunctionDeclaration") {
-    names.add(statement.id.name);
-    edits.insert(0, `globalThis.${statement.id.name} = ${statement.id.name}; `);
+    edits.replace(statement.start, statement.end, `;${blank(edits.code.slice(statement.start + 1, statement.end))}`);
   } else if (statement.type === "ClassDeclaration") {
     names.add(statement.id.name);
     edits.insert(statement.start, `${statement.id.name} = `);
@@ -128,9 +129,11 @@ function inFunction(statement, edits, names) {
     assign(statement, edits, names);
     endStatement(statement, edits);
   } else {
-    for (const declaration of varsBelow(statement)) {
-      const { node, parent } = declaration;
-      if (/^For(In|Of)Statement$/.test(parent.type) && parent.left === node) {
+    for (const { node, parent } of varsBelow(statement)) {
+      if (node.type === "FunctionDeclaration") {
+        const { name } = node.id;
+        if (parent.type !== "IfStatement") edits.insert(node.end, ` globalThis.${name} = ${name};`);
+      } else if (/^For(In|Of)Statement$/.test(parent.type) && parent.left === node) {
         edits.replace(node.start, node.declarations[0].id.start, "");
         for (const name of boundNames(node.declarations[0].id)) names.add(name);
       } else {
@@ -139,6 +142,26 @@ function inFunction(statement, edits, names) {
       }
     }
   }
+}
+
+/** A script that only declares a waiting cell's functions, as those of the session: calls in them and in later cells are of
+ * what their names are by then. @param {Node[]} statements @param {string} code */
+function functionsOf(statements, code) {
+  const all = statements.map((each) => (each.type === "ExportNamedDeclaration" && each.declaration) || each);
+  if (!all.some(({ type }) => type === "FunctionDeclaration")) return "";
+  let done = 0;
+  let text = "";
+  for (const { start, end, type, directive } of all) {
+    if (type !== "FunctionDeclaration" && !directive) continue;
+    text += blank(code.slice(done, start)) + code.slice(start, end);
+    done = end;
+  }
+  return text;
+}
+
+/** As many lines and columns of nothing. @param {string} code */
+function blank(code) {
+  return code.replace(/./g, " ");
 }
 
 /** What has been changed might go on in the next line, as it did not before. @param {Node} statement @param {Edits} edits */
@@ -208,10 +231,12 @@ function awaits(node) {
   return !FUNCTIONS.test(node.type) && children(node).some(awaits);
 }
 
-/** The `var`s in a statement, which are the cell's. @param {Node} parent @returns {{node: Node, parent: Node}[]} */
+/** The `var`s in a statement, which are the cell's, and as such the functions of its blocks. @param {Node} parent @returns {{node: Node, parent: Node}[]} */
 function varsBelow(parent) {
   if (FUNCTIONS.test(parent.type)) return [];
   return children(parent).flatMap((node) =>
-    node.type === "VariableDeclaration" && node.kind === "var" ? [{ node, parent }] : varsBelow(node),
+    (node.type === "VariableDeclaration" && node.kind === "var") || (node.type === "FunctionDeclaration" && !node.async && !node.generator)
+      ? [{ node, parent }]
+      : varsBelow(node),
   );
 }

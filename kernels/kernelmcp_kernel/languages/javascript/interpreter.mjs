@@ -134,6 +134,7 @@ export class Interpreter {
 
   /** @param {import("./cells.mjs").Script} script @param {string} name @returns {Promise<Handle>} */
   async #value(script, name) {
+    if (script.functions) this.realm.evaluate(script.functions, name).dispose();
     const value = await this.#awaited(this.realm.evaluate(script.text, name));
     if (!script.waits || !script.hasResult) return value;
     // In an object, so that a promise is not awaited by the function that gives it.

@@ -6,6 +6,7 @@ const MAX_TIMERS = 10_000;
 const HASHES = new Set(["md5", "sha1", "sha256", "sha384", "sha512"]);
 const MAX_RANDOM_BYTES = 65_536;
 const MAX_ADDRESS_CHARS = 64 * 1024;
+const MAX_LABEL_CHARS = 50; // of an encoding
 // Values in a JSON text, each of which Node needs some memory for.
 const MAX_VALUES = 1_000_000;
 
@@ -32,6 +33,11 @@ export function makeServices({ ask, files, send, write, fire }) {
     random: (/** @type {number} */ count) => nodeCrypto().randomBytes(Math.min(count, MAX_RANDOM_BYTES)),
     encode: (/** @type {string} */ text, /** @type {string} */ encoding) => Buffer.from(text, known(encoding)),
     decode: (/** @type {Buffer} */ bytes, /** @type {string} */ encoding) => bytes.toString(known(encoding)),
+    charset: (/** @type {string} */ label) => new TextDecoder(label.slice(0, MAX_LABEL_CHARS)).encoding,
+    decodeText: (/** @type {Buffer} */ bytes, /** @type {string} */ label, /** @type {boolean} */ fatal, /** @type {boolean} */ ignoreBOM) =>
+      new TextDecoder(label, { fatal, ignoreBOM }).decode(bytes),
+    btoa: (/** @type {string} */ text) => btoa(text),
+    atob: (/** @type {string} */ text) => atob(text),
     display: (/** @type {string} */ text) => send("display_data", { ...parsed(text), transient: {} }),
     cwd: () => files.workingDirectory,
     path: (/** @type {string} */ name, /** @type {string} */ values) => {
@@ -145,7 +151,8 @@ function parsed(text) {
 
 /** @param {string} encoding @returns {BufferEncoding} */
 function known(encoding) {
-  return Buffer.isEncoding(encoding) ? encoding : "utf-8";
+  if (!Buffer.isEncoding(encoding)) throw new TypeError(`Unknown encoding: ${String(encoding).slice(0, MAX_LABEL_CHARS)}`);
+  return encoding;
 }
 
 /** What `act` gives, or a file system's error as JSON. @template T @param {() => T} act

@@ -1,5 +1,8 @@
 """Runs `%pip`, `!pip`, `!python -m pip`, `%uv pip` and `!uv pip`, or suggests an alternative."""
 
+import codecs
+import json
+import os
 import re
 import shlex
 import sys
@@ -35,6 +38,8 @@ _INDEX = "the server's setting packages.index_url chooses the index; install by 
 _FOLDERS = "each session has a place of its own for packages; install without it"
 _SOURCE = "%pip install NAME takes a wheel, or builds a source in pure Python by itself"
 _CONTINUED = re.compile(r"\\\n")
+_PIP = re.compile(r"pip(?![\w.-])", re.IGNORECASE)
+_NOT_LISTED = {"-o", "--outdated", "-u", "--uptodate"}
 _CONSTRAINTS = "write the versions into the requirements themselves, as in: %pip install 'pydantic>=2'"
 _PROJECT = (
     "a folder or file is not installed: %pip install NAME brings what it needs by name, and its modules are imported "
@@ -83,8 +88,7 @@ def pip(line: str, *, captured: bool = False) -> None:
     elif command == "list" and "--available" in arguments:
         _say(", ".join(packages.available()))
     elif command in ("list", "freeze"):
-        form = "{}=={}" if command == "freeze" else "{:<30} {}"
-        _say("\n".join(form.format(*package) for package in packages.installed()))
+        _list(arguments, "freeze" if command == "freeze" else "columns")
     elif command == "show":
         _show([argument for argument in arguments if not argument.startswith("-")])
     elif command == "check":
@@ -156,7 +160,7 @@ def _split(line: str) -> list[str]:
 
 def _install(arguments: list[str], options: dict[str, bool]) -> None:
     wanted = _requirements(arguments)
-    kept = [requirement for requirement in wanted if requirement != "pip"]
+    kept = [requirement for requirement in wanted if not _PIP.match(requirement)]
     if len(kept) < len(wanted):
         _say("pip: there is none here, and none is needed")
         if not kept:
@@ -206,9 +210,13 @@ def _without_habits(words: list[str]) -> tuple[list[str], dict[str, bool]]:
 
 
 def _read_requirements(file: str, inside: tuple[str, ...]) -> list[str]:
+    if inside:
+        file = os.path.normpath(os.path.join(os.path.dirname(inside[-1]), file))
     if file in inside:
         raise packages.kind("InvalidRequirement")(f"{file} names itself: {' -> '.join((*inside, file))}")
-    with open(file, encoding="utf-8") as stream:
+    with open(file, "rb") as stream:
+        is_utf16 = stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    with open(file, encoding="utf-16" if is_utf16 else "utf-8-sig") as stream:
         text = _CONTINUED.sub(" ", stream.read())
     lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
     found: list[str] = []
@@ -222,6 +230,19 @@ def _read_requirements(file: str, inside: tuple[str, ...]) -> list[str]:
 
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
+
+
+def _list(arguments: list[str], form: str) -> None:
+    if unknown := _NOT_LISTED.intersection(arguments):
+        raise PackageError(
+            f"pip list {unknown.pop()} is not available: %pip install -U NAME says whether there is a newer version"
+        )
+    form = (re.findall(r"--format[= ](\w+)", " ".join(arguments)) or [form])[-1]
+    found = packages.installed()
+    if form == "json":
+        _say(json.dumps([{"name": name, "version": version} for name, version in found]))
+    else:
+        _say("\n".join(("{}=={}" if form == "freeze" else "{:<30} {}").format(*package) for package in found))
 
 
 def _show(names: list[str]) -> None:

@@ -15,15 +15,15 @@
     }
   });
   define("TextDecoder", class TextDecoder {
-    constructor(encoding = "utf-8") {
-      this.encoding = encoding;
+    constructor(label = "utf-8", { fatal = false, ignoreBOM = false } = {}) {
+      Object.assign(this, { encoding: host.charset(String(label)), fatal: Boolean(fatal), ignoreBOM: Boolean(ignoreBOM) });
     }
     decode(data = new ArrayBuffer(0)) {
-      return host.decode(bytesOf(data), this.encoding);
+      return host.decodeText(bytesOf(data), this.encoding, this.fatal, this.ignoreBOM);
     }
   });
-  define("btoa", (text) => host.decode(host.encode(String(text), "latin1"), "base64"));
-  define("atob", (text) => host.decode(host.encode(String(text), "base64"), "latin1"));
+  define("btoa", (text) => host.btoa(String(text)));
+  define("atob", (text) => host.atob(String(text)));
   define("crypto", {
     getRandomValues: (array) => {
       new Uint8Array(array.buffer, array.byteOffset, array.byteLength).set(new Uint8Array(host.random(array.byteLength)));

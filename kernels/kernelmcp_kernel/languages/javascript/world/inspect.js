@@ -94,7 +94,7 @@
       if (world.isBuffer?.(value)) return ofBuffer(value);
       if (value instanceof TypedArray) return this.#listed(`${named.trim()}(${value.length}) `, this.#first(value, value.length), "[]");
       if (value instanceof Map) return this.#listed(`${named.trim()}(${value.size}) `, this.#ofPairs(value), "{}");
-      if (value instanceof Set) return this.#listed(`${named.trim()}(${value.size}) `, this.#first(value, value.size), "{}");
+      if (value instanceof Set) return this.#listed(`${named.trim()}(${value.size}) `, this.#first(value, value.size), "{}", true);
       if (value instanceof ArrayBuffer) return `${named}{ byteLength: ${value.byteLength} }`;
       return this.#listed(named, this.#ofKeys(value, Reflect.ownKeys(value)), "{}");
     }
@@ -162,11 +162,11 @@
       return seen < keys.length ? [...parts, more(keys.length - seen, "key")] : parts;
     }
 
-    #listed(head, parts, [open, close]) {
+    #listed(head, parts, [open, close], isOfItems = open === "[") {
       if (!parts.length) return `${head}${open}${close}`;
       const size = parts.reduce((sum, part) => sum + part.length + 2, head.length);
       if (size <= LINE && !parts.some((part) => part.includes("\n"))) return `${head}${open} ${parts.join(", ")} ${close}`;
-      const isList = open === "[" && parts.every((part) => part.length <= 16 && !part.includes("\n"));
+      const isList = isOfItems && parts.every((part) => (part.length <= 16 || part.startsWith("... ")) && !part.includes("\n"));
       const lines = [];
       for (const part of parts) {
         const last = lines.at(-1);

@@ -10,8 +10,10 @@
     if (!holds) throw message instanceof Error ? message : new AssertionError(message ?? "The expression evaluated to a falsy value");
   };
   const isObject = (value) => typeof value === "object" && value !== null;
+  const isCollection = (value) => value instanceof Map || value instanceof Set;
   const parts = (value) => {
-    if (value instanceof Map || value instanceof Set || ArrayBuffer.isView(value)) return [...value];
+    if (isCollection(value)) return [value.size, value instanceof Map];
+    if (ArrayBuffer.isView(value)) return [...value];
     return value instanceof Date || value instanceof RegExp ? [String(value), Number(value)] : [];
   };
   const same = (one, other, isStrict, seen = new Map()) => {
@@ -19,14 +21,40 @@
     if (isStrict && Object.getPrototypeOf(one) !== Object.getPrototypeOf(other)) return false;
     if (seen.get(one) === other) return true;
     seen.set(one, other);
+    if (sameParts(one, other, isStrict, seen)) return true;
+    seen.delete(one);
+    return false;
+  };
+  const sameParts = (one, other, isStrict, seen) => {
     const [own, others] = [parts(one), parts(other)];
     const keys = Object.keys(one);
     if (own.length !== others.length || keys.length !== Object.keys(other).length) return false;
     if (one instanceof Error && (one.message !== other.message || one.name !== other.name)) return false;
     return (
       own.every((value, at) => same(value, others[at], isStrict, seen)) &&
-      keys.every((key) => Object.hasOwn(other, key) && same(one[key], other[key], isStrict, seen))
+      keys.every((key) => Object.hasOwn(other, key) && same(one[key], other[key], isStrict, seen)) &&
+      (!isCollection(one) || sameEntries(one, other, isStrict, seen))
     );
+  };
+  const sameEntries = (one, other, isStrict, seen) => {
+    const left = new Map(other.entries());
+    return [...one.entries()].every((entry) => {
+      const isIt = (each) => same(entry, each, isStrict, seen);
+      const found = left.has(entry[0]) ? [entry[0], left.get(entry[0])] : left.entries().find(isIt);
+      return found !== undefined && same(entry[1], found[1], isStrict, seen) && left.delete(found[0]);
+    });
+  };
+  const isExpected = (error, expected) => {
+    if (expected instanceof RegExp) return expected.test(String(error));
+    if (typeof expected === "function") {
+      if (expected.prototype !== undefined && error instanceof expected) return true;
+      return expected !== Error && !(expected.prototype instanceof Error) && expected.call({}, error) === true;
+    }
+    const keys = expected instanceof Error ? ["name", "message", ...Object.keys(expected)] : Object.keys(expected);
+    return keys.every((key) => {
+      const [wanted, found] = [expected[key], error?.[key]];
+      return wanted instanceof RegExp && typeof found === "string" ? wanted.test(found) : same(wanted, found, true);
+    });
   };
   Object.assign(assert, {
     AssertionError,
@@ -36,11 +64,13 @@
     notStrictEqual: (one, other, message) => assert(!Object.is(one, other), message ?? `${inspect(one)} !== ${inspect(other)}`),
     deepEqual: (one, other, message) => assert(same(one, other, false), message ?? `${inspect(one)} deepEqual ${inspect(other)}`),
     deepStrictEqual: (one, other, message) => assert(same(one, other, true), message ?? `${inspect(one)} deepStrictEqual ${inspect(other)}`),
-    throws: (call, message) => {
+    throws: (call, ...given) => {
+      const [expected, message] = typeof given[0] === "string" ? [undefined, ...given] : given;
       try {
         call();
-      } catch {
-        return;
+      } catch (error) {
+        const isIt = expected === undefined || isExpected(error, expected);
+        return assert(isIt, message ?? `${inspect(error)} is not the expected exception: ${inspect(expected)}`);
       }
       assert(false, message ?? "Missing expected exception");
     },
@@ -92,9 +122,13 @@
       throw new Error("process.exit() ends nothing here: the session goes on. Leave the cell with return values or throw.");
     },
     nextTick: (callback, ...values) => queueMicrotask(() => callback(...values)),
-    hrtime: Object.assign(() => [Math.trunc(host.now() / 1000), Math.trunc((host.now() % 1000) * 1e6)], {
-      bigint: () => BigInt(Math.round(host.now() * 1e6)),
-    }),
+    hrtime: Object.assign(
+      (since = [0, 0]) => {
+        const now = Math.round(host.now() * 1e6) - since[0] * 1e9 - since[1];
+        return [Math.floor(now / 1e9), now - Math.floor(now / 1e9) * 1e9];
+      },
+      { bigint: () => BigInt(Math.round(host.now() * 1e6)) },
+    ),
     uptime: () => host.now() / 1000,
     memoryUsage: () => ({ rss: 0, heapTotal: 0, heapUsed: 0 }),
     stdout: { write: (text) => (host.write("stdout", String(text)), true), isTTY: false },

@@ -60,7 +60,7 @@
       return this.#body;
     }
     async text() {
-      return host.decode(await this.arrayBuffer(), "utf-8");
+      return host.decodeText(await this.arrayBuffer(), "utf-8", false, false);
     }
     async json() {
       return JSON.parse(await this.text());
@@ -108,6 +108,24 @@
     }
     has(name) {
       return this.#query.pairs.some(([one]) => one === name);
+    }
+    get size() {
+      return this.#query.pairs.length;
+    }
+    sort() {
+      this.#query.pairs = this.#query.pairs.sort(([one], [other]) => (one < other ? -1 : Number(one > other)));
+    }
+    forEach(call, own) {
+      for (const [name, value] of this) call.call(own, value, name, this);
+    }
+    entries() {
+      return this[Symbol.iterator]();
+    }
+    keys() {
+      return this.#query.pairs.map(([name]) => name).values();
+    }
+    values() {
+      return this.#query.pairs.map(([, value]) => value).values();
     }
     toString() {
       return host.formatQuery(JSON.stringify(this.#query.pairs));
