@@ -46,6 +46,7 @@ from bokeh.plotting import figure, show, output_notebook
 from bokeh.layouts import row
 F = ["a", "b", "c"]
 """
+ROWS = {"values": [{"a": number, "l": [0] * 30} for number in range(1000)]}
 DATES = """
 import datetime as dt
 p = figure(title='T', x_axis_type='datetime')
@@ -126,6 +127,16 @@ def test_what_is_wrong_with_a_chart_of_altair_is_said_by_altair(charts: Kernel) 
         ({"mark": "point", "data": {"url": "/workspace/data.csv"}}, "data that are not in the chart"),
         ({"mark": "point", "data": {"values": [{}] * 20_001}}, "20,001 rows, more than 20,000"),
         ({"data": {"values": [{}] * 6_000}, "layer": [{"mark": "point"}] * 4}, "24,000 rows, more than 20,000"),
+        ({"mark": "point", "data": {"sequence": {"start": 0, "stop": 100_000}}}, "100,000 rows, more than 20,000"),
+        ({"mark": "point", "data": {"graticule": {"step": [0.01, 0.01]}}}, "20,001 rows, more than 20,000"),
+        ({"data": ROWS, "transform": [{"fold": ["a"] * 30}], "mark": "line"}, "30,000 rows, more than 20,000"),
+        ({"data": ROWS, "layer": [{"transform": [{"flatten": ["l"]}], "mark": "line"}]}, "30,000 rows, more than"),
+        ({"data": ROWS, "transform": [{"density": "a", "steps": 50_000}], "mark": "area"}, "50,000 rows, more than"),
+        ({"data": ROWS, "transform": [{"quantile": "a", "step": 1e-5}], "mark": "line"}, "100,000 rows, more than"),
+        (
+            {"data": ROWS, "transform": [{"impute": "a", "key": "a", "groupby": ["a"]}], "mark": "line"},
+            "1,000,000 rows",
+        ),
         ({"data": {"values": [{}] * 6_000}, "repeat": ["a"] * 4, "spec": {"mark": "point"}}, "24,000 rows, more than"),
         ({"mark": "point", "data": {"values": ["x" * 9_000_000]}}, "9 MB of data, more than 8"),
         (

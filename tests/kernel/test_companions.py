@@ -184,7 +184,8 @@ def test_a_well_known_module_comes_from_an_index_and_no_other_does(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("absent", "prepared"), [((), ["jinja2", "pandas", "scipy"]), (("scipy",), ["jinja2", "pandas"])]
+    ("absent", "prepared"),
+    [((), ["jinja2", "pandas", "scipy", "tzdata"]), (("scipy",), ["jinja2", "pandas", "tzdata"])],
 )
 def test_a_setup_has_all_of_them_that_can_be_had(tmp_path: Path, absent: tuple[str, ...], prepared: list[str]) -> None:
     environment = distribution(tmp_path, *absent)

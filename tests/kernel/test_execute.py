@@ -225,19 +225,49 @@ def test_text_in_a_stream_of_the_cells_own_comes_with_the_cell(kernel: Kernel) -
 def test_records_of_json_in_one_text_are_read_without_looking_at_the_rest_for_each(kernel: Kernel) -> None:
     kernel.run("""
         import json
-        class Text(str):
-            counts = 0
-            def count(self, *which):
-                Text.counts += 1
-                return super().count(*which)
+        from unittest.mock import patch
+        from kernelmcp_guest import nesting
+        decoder = json.JSONDecoder()
         def read(text, at=0):
-            while at < len(text):
-                _, at = json.JSONDecoder.raw_decode(decoder, text, at)
-            return text.counts, at
-        decoder = json.JSONDecoder()""")
-    assert kernel.run("read(Text('{}[[1]]' * 10_000))").result == "(72, 70000)"
+            with patch.object(nesting, "_is_too_deep", wraps=nesting._is_too_deep) as looked:
+                while at < len(text):
+                    _, at = decoder.raw_decode(text, at)
+            return looked.call_count, at""")
+    assert kernel.run("read('{}[[1]]' * 10_000)").result == "(1, 70000)"
     deep = "read('{}' * 10_000 + '[[]]{}' + '[' * 20_000, 20_000)"
-    assert kernel.run(deep).error == "RecursionError: maximum recursion depth exceeded while decoding JSON"
+    assert kernel.run(deep).error == TOO_DEEP
+
+
+TOO_DEEP = "RecursionError: maximum recursion depth exceeded while decoding JSON"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """'["]",' * 200_000""",
+        """'{"]":' * 200_000""",
+        r"""'["\\\\",' * 200_000""",
+        r"""'["a\\"]]]",' * 200_000""",
+        """'[' * 20_000""",
+        """'[[],' * 11_000""",
+    ],
+)
+def test_json_that_is_nested_too_deeply_is_an_error_whatever_its_strings_hold(kernel: Kernel, text: str) -> None:
+    assert kernel.run(f"import json; json.loads({text})").error == TOO_DEEP
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """'[' + '[],' * 100_000 + '1]'""",
+        """'[' * 7_000 + ']' * 7_000""",
+        """'["' + '[' * 100_000 + '"]'""",
+        r"""'["' + '\\\\[' * 50_000 + '"]'""",
+    ],
+)
+def test_json_that_is_not_is_read(kernel: Kernel, text: str) -> None:
+    code = f"import json\nclass Odd(str):\n    __hash__ = None\ntype(json.loads(Odd({text})))"
+    assert kernel.run(code).result == "list"
 
 
 @pytest.mark.parametrize(

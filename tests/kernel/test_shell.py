@@ -215,7 +215,12 @@ def test_a_program_and_a_command_have_no_variable_that_was_taken_from_them() -> 
 
 def test_a_program_that_exists_may_exit_as_one_that_does_not(kernel: Kernel) -> None:
     kernel.run("import subprocess")
-    for command in (["bash", "-c", "exit 127"], ["env", "no-such"]):
+    for command in (
+        ["bash", "-c", "exit 127"],
+        ["env", "no-such"],
+        ["/bin/sh", "-c", "exit 127"],
+        ["/usr/bin/env", "no"],
+    ):
         assert kernel.run(f"subprocess.run({command}).returncode").result == "127"
     assert kernel.run("subprocess.run(['no-such'])").error == (
         "FileNotFoundError: [Errno 2] No such file or directory: 'no-such'"

@@ -107,7 +107,7 @@ def test_a_message_of_a_browser_is_waited_for_once(
         return Copied()
 
     async def checkpoint(file: Path, copy: Callable[[], Awaitable[Copied]]) -> tuple[SavedState, Copied]:
-        file.touch()
+        (file.parent / file.name).touch()
         if next(left, None) is not None:
             raise StateChanged(["a message has come"])
         return SavedState(file, record, None), await copy()

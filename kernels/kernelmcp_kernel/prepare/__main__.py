@@ -212,7 +212,7 @@ def _behind_silent_host(store: Store) -> set[str]:
 
 def _get_companions(installer: Installer) -> None:
     """Also get what the packages need later. It was not requested: if unavailable, it does not count as missing."""
-    for name in companions.every(canonicalize_name(each.wheel.name) for each in installer.packages):
+    for name in companions.every(["python", *(canonicalize_name(each.wheel.name) for each in installer.packages)]):
         if installer.version_of(name) is not None:
             continue
         try:

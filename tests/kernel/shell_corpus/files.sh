@@ -175,7 +175,7 @@ ls -R; ls -lR src | awk '{print $NF}'
 === ls hidden
 touch .hidden src/.h; ls -a | head -3; ls -A src; ls -la src | awk 'NR > 1 {print $9}'; ls -aF src
 === ls marks and forms
-ls -F logs src; cp words.txt tool.sh; chmod +x tool.sh; ls -F t*; ls -p src; ls -m *.txt; ls --color=auto -1 logs; ls -Q a.txt; ls --group-directories-first
+ls -l1 a.txt | awk '{print NF}'; ls -F logs src; cp words.txt tool.sh; chmod +x tool.sh; ls -F t*; ls -p src; ls -m *.txt; ls --color=auto -1 logs; ls -Q a.txt; ls --group-directories-first
 === ls sorts
 touch v1 v10 v2; ls -v v*; ls -X | tail -3; ls --sort=size *.txt | head -2; ls -1r logs
 === ls times

@@ -52,7 +52,7 @@ _COMPANIONS: dict[str, Companions] = {
         },
     ),
     # Without the system's time zones, zoneinfo reads those of this package.
-    "python": Companions(needed_by={"zoneinfo": ("tzdata",)}),
+    "python": Companions(large=("tzdata",), needed_by={"zoneinfo": ("tzdata",)}),
     "plotly": Companions(large=("numpy", "pandas"), needed_by={"plotly.express": ("numpy", "pandas")}),
     "scikit-learn": Companions(
         large=("matplotlib", "pandas"),

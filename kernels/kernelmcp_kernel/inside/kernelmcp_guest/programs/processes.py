@@ -19,6 +19,7 @@ from typing import IO, Any, NoReturn, cast
 
 from kernelmcp_guest.absent import no_processes
 from kernelmcp_guest.bridge import bridge
+from kernelmcp_guest.programs.command_line import is_program
 from kernelmcp_guest.programs.commands import NoShell, own_streams, run_command, write_bytes
 from kernelmcp_guest.programs.interpreter_state import running_programs
 from kernelmcp_guest.programs.run import Finished
@@ -128,8 +129,14 @@ class Process(subprocess.Popen[Any]):
         name = self._command[0]
         if capture:
             return f"{name}: command not found".encode() in finished.stdout + finished.stderr
+        if "/" in name:  # the shell looks these up only to run them
+            if os.path.exists(os.path.join(self._cwd or "", name)):
+                return False
+            name = os.path.basename(name)
+        if name in _SHELLS or is_program(name):
+            return False
         look = ["command", "-v", name]
-        return name not in _SHELLS and run_command(look, capture=True, environment=self._environment).exit_code != 0
+        return run_command(look, capture=True, cwd=self._cwd, environment=self._environment).exit_code != 0
 
     def _end(self) -> Finished:
         if self._waiting and self.stdin is not None:

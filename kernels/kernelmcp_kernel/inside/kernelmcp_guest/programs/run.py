@@ -140,6 +140,7 @@ def _guarded(program: Program, stderr: TextIO) -> int:
     try:
         return _start(program, stderr)
     except SystemExit as leaving:
+        end_output()
         return _status(leaving.code, stderr)
     except KeyboardInterrupt:
         raise
@@ -160,6 +161,7 @@ def _guarded_exit(functions: list[Any], stderr: TextIO, code: int) -> int:
         except SystemExit:
             continue
         except Exception as error:  # noqa: BLE001  # the program's
+            end_output()
             _show(error, stderr)
     end_output()
     return code

@@ -4,7 +4,8 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any, cast
 
@@ -40,9 +41,12 @@ def picture(spec: _Spec) -> str:
     if len(written) > _MAX_CHARS:
         raise NotDrawn(f"{len(written) / 1e6:,.0f} MB of data, more than {_MAX_CHARS / 1e6:,.0f}")
     try:
-        return bridge.draw_chart(written)
+        drawn = bridge.draw_chart(written)
     except JsException as error:
         raise NotDrawn(str(error).removeprefix("Error: ")[:_MAX_REASON_CHARS]) from None
+    if len(drawn) > _MAX_CHARS:
+        raise NotDrawn(f"a picture of {len(drawn) / 1e6:,.0f} MB, more than {_MAX_CHARS / 1e6:,.0f}")
+    return drawn
 
 
 def _title(spec: _Spec) -> Any:
@@ -59,15 +63,51 @@ def _parts(spec: _Spec) -> Iterator[tuple[_Spec, int]]:
     """A specification and its parts, and the rows that each draws, counted again for each repetition. Up to a limit,
     since a specification could contain itself."""
     datasets: dict[str, list[Any]] = spec.get("datasets", {})
-    waiting = [(spec, 0, 1)]
-    for part, rows, times in waiting:
+    waiting: list[tuple[_Spec, float, int, list[Any]]] = [(spec, 0, 1, [])]
+    for part, rows, times, values in waiting:
         data = part.get("data")
         if isinstance(data, dict):
             found = data["values"] if "values" in data else datasets.get(data.get("name", ""))
-            rows = len(found) if isinstance(found, list) else 0
+            values = found if isinstance(found, list) else []
+            rows = len(values)
+        with suppress(ArithmeticError, AttributeError, LookupError, TypeError):  # Vega refuses it as well
+            rows = _generated(data) or rows
+            for transform in part.get("transform", ()):
+                rows = _after(transform, rows, values)
         repeated = part.get("repeat", ())
         times *= prod(map(len, repeated.values())) if isinstance(repeated, dict) else max(1, len(repeated))
-        yield part, rows * times
+        yield part, round(rows * times)
         inner = [each for name in _PARTS for each in part.get(name, ())]
         inner += [part["spec"]] if isinstance(part.get("spec"), dict) else []
-        waiting += [(each, rows, times) for each in inner[: _MAX_PARTS - len(waiting)]]
+        waiting += [(each, rows, times, values) for each in inner[: _MAX_PARTS - len(waiting)]]
+
+
+def _generated(data: Any) -> float:
+    """The rows of data that Vega makes itself; more than may be for lines of a map at steps of their own."""
+    if not isinstance(data, dict):
+        return 0
+    if (sequence := data.get("sequence")) is not None:
+        return (sequence["stop"] - sequence["start"]) / (sequence.get("step") or 1)
+    return _MAX_ROWS + 1 if isinstance(data.get("graticule"), dict) else 0
+
+
+def _after(transform: _Spec, rows: float, values: list[Any]) -> float:
+    """At most so many rows a transform makes of these. `values`: the data that they began as."""
+    if "fold" in transform:
+        return rows * len(transform["fold"])
+    if "flatten" in transform:
+        fields = transform["flatten"]
+        return max(rows, sum(max(len(row.get(field) or ()) for field in fields) for row in values))
+    if "density" in transform:
+        steps = max(transform.get("steps") or 0, transform.get("maxsteps") or 0, 200)
+        return steps * _groups(values, transform.get("groupby", ()))
+    if "quantile" in transform:
+        most = max(1 / (transform.get("step") or 0.01), len(transform.get("probs", ())))
+        return most * _groups(values, transform.get("groupby", ()))
+    if "impute" in transform:
+        return _groups(values, [transform["key"]]) * _groups(values, transform.get("groupby", ()))
+    return rows
+
+
+def _groups(values: list[Any], fields: Sequence[str]) -> int:
+    return len({tuple(str(row.get(field)) for field in fields) for row in values}) or 1

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from kernelmcp_shell.files import Files
 
 _OWNER, _OWNER_ID = "user", "1000"  # `whoami` and `id -u`
-# N and k change nothing: names are written as they are, and sizes are of 1 KiB.
-_LETTERS = "aAlhtSrRdF1pnogGUvXmQI:CxNk"
+# The last six change nothing: names are written as they are, sizes are of 1 KiB, and no link is followed.
+_LETTERS = "aAlhtSrRdF1pnogGUvXmQI:CxNbqkLH"
 _WORDS = {
     "all": "a",
     "almost-all": "A",
@@ -63,6 +63,8 @@ class _Entry(NamedTuple):
 
 def make_ls(files: Files) -> dict[str, Command]:
     def ls(call: Call) -> Result:
+        if "--help" in call.argv:
+            return Result(f"Usage: ls [-{_LETTERS.replace(':', '')}] [FILE]...\nLong options as of GNU's.\n")
         plain = [word for word in call.argv if not word.startswith(("--color", "--hyperlink", "--indicator-style"))]
         try:
             found, names = getopt.gnu_getopt(plain, _LETTERS, list(_WORDS))
@@ -83,6 +85,8 @@ def _options(found: list[tuple[str, str]]) -> dict[str, str]:
             if value not in _SORTS:
                 raise getopt.GetoptError(f"invalid argument '{value}' for '{option}'")
             name = _SORTS[value]
+        if name == "1" and not _LONG.isdisjoint(options):
+            continue
         for others in (_SORTS.values(), "lmCx1"):
             if name in others:
                 options = {each: kept for each, kept in options.items() if each not in others}
@@ -101,7 +105,9 @@ class _Listing:
         self._options = options
         self._errors = ""
         self._is_long = not _LONG.isdisjoint(options)
-        style = options.get("time-style", "")
+        style = options.get("time-style", "locale")
+        if not style.startswith("+") and style not in (*_TIMES, "locale"):
+            raise getopt.GetoptError(f"invalid argument '{style}' for 'time style'")
         self._time = style[1:].split("\n")[0] if style.startswith("+") else _TIMES.get(style)
 
     def of(self, names: list[str]) -> Result:
@@ -257,7 +263,8 @@ def _table(rows: list[list[str]]) -> str:
 
 def _columns(names: list[str], *, across: bool) -> str:
     """As many columns as fit into a line."""
-    for height in range(1, len(names) + 1):
+    least = sum(len(name) + 2 for name in names) // (_LINE_CHARS + 2)
+    for height in range(max(1, least), len(names) + 1):
         width = -(-len(names) // height)
         rows = (
             [names[at : at + width] for at in range(0, len(names), width)]
