@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import anyio
 import httpx2
@@ -14,11 +16,13 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
+from kernelmcp.config.load import load
 from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.catalogue import ToolCallResult, UpstreamError
 from kernelmcp.upstreams.http import MAX_UNANSWERED, _Events, _Guard, _Noticed
 from kernelmcp.upstreams.large_results import FIRST_NUMBER, LargeResults
 from kernelmcp.upstreams.link import ReadThrottle
+from kernelmcp.upstreams.logins import login_file
 from kernelmcp.upstreams.upstreams import Upstreams
 
 from .conftest import DEADLINE, Opened, ready, until
@@ -322,3 +326,37 @@ async def test_a_value_with_which_no_connection_came_about_is_asked_for_again(
         await until(lambda: upstreams.status("one").needs_person)
         await upstreams.connect("one", Person("right"))
         assert (await echo(upstreams)).value is not None
+
+
+async def test_a_renewed_login_that_cannot_be_written_outlives_its_connection(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An authorization server may take a second use of the stored refresh token for a theft."""
+    used: list[str] = []
+
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def answers(request: Request) -> None:
+        if request.headers.get("content-type") == "application/x-www-form-urlencoded":
+            used.extend(parse_qs(request.body.decode())["refresh_token"])
+            number = len(used)
+            request.answer(200, {"access_token": f"a{number}", "refresh_token": f"r{number}", "token_type": "Bearer"})
+        elif request.headers["authorization"] == "Bearer a1":
+            await ordinary(request)
+        else:
+            request.answer(401)
+
+    async with serving(answers) as url:
+        tokens = {"access_token": "a0", "refresh_token": "r0", "token_type": "Bearer"}
+        client = {"client_id": "c", "redirect_uris": [url]}
+        file = tmp_path / "home" / "upstreams" / "logins" / "one.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"url": url, "tokens": tokens, "client": client}))
+        async with opened(one(url)) as upstreams:
+            monkeypatch.setattr(login_file, "replace_text", full)
+            assert (await echo(upstreams)).value is not None
+            (tmp_path / "mcp.toml").write_text(one(url) + "headers = { x-other = '1' }\n")
+            await upstreams.apply(load(tmp_path / "mcp.toml", environ={"KERNELMCP_HOME": str(tmp_path / "home")}))
+            assert (await echo(upstreams)).value is not None
+    assert used == ["r0"]
