@@ -26,8 +26,9 @@ MAX_BYTES = 32 * 1024 * 1024
 OWN_FILE = "mcp.toml"
 # Set for the processes of upstreams: if one is kernelmcp after all, it starts no upstreams of its own.
 NESTED_VARIABLE = "KERNELMCP_NESTED"
-_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_STRING_OR_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
+# One that does not end is one match too, up to the end of the text: else each quotation mark would be tried.
+_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*+"?|(//[^\n]*|/\*.*?\*/)|/\*.*', re.DOTALL)
+_STRING_OR_COMMA = re.compile(r'"(?:\\.|[^"\\])*+"?|(,)(?=\s*[}\]])', re.DOTALL)
 _EDITORS_VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _OURS = re.compile(r"(?:kernelmcp)(?:\.exe)?(?:\[[^\]]*\])?(?:[=@<>~!:].*)?", re.IGNORECASE)
 # The programs' names for the three transports.
@@ -130,8 +131,9 @@ def loads_with_comments(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        text = _STRING_OR_COMMENT.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
-        return json.loads(_STRING_OR_COMMA.sub(lambda found: found[0] if found[0].startswith('"') else " ", text))
+        for kind in (_STRING_OR_COMMENT, _STRING_OR_COMMA):
+            text = kind.sub(lambda found: " " if found[1] else found[0], text)
+        return json.loads(text)
 
 
 def _entries(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
