@@ -33,6 +33,8 @@ _EDITORS_VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _OURS = re.compile(r"(?:kernelmcp)(?:\.exe)?(?:\[[^\]]*\])?(?:[=@<>~!:].*)?", re.IGNORECASE)
 # The programs' names for the three transports.
 _TYPES = {"stdio": "stdio", "sse": "sse", "http": "http", "streamable-http": "http", "streamablehttp": "http"}
+# Inside WSL they run on Windows, and have their files there.
+_DESKTOP = ("claude_desktop", "cursor", "vscode")
 _KEYS = ("command", "args", "env", "cwd", "url", "headers", "disabled")
 
 
@@ -77,7 +79,9 @@ def read_file(
     try:
         content: Any = loads_with_comments(read_small(path, MAX_BYTES).decode("utf-8-sig"))
     except FileNotFoundError:
-        problems.append(f"{path} is not there")
+        of_windows = file in _DESKTOP and "WSL_DISTRO_NAME" in environ
+        advice = "; inside WSL, name the path of the file on Windows, below /mnt/c" if of_windows else ""
+        problems.append(f"{path} is not there{advice}")
         return
     except OSError as exc:
         problems.append(f"{path} cannot be read: {exc.strerror}")
@@ -117,7 +121,7 @@ def path_of(file: str, environ: Mapping[str, str] = os.environ) -> Path:
         case "claude_desktop":
             return settings / "Claude" / "claude_desktop_config.json"
         case "claude_code":
-            return home / ".claude.json"
+            return Path(environ.get("CLAUDE_CONFIG_DIR") or home) / ".claude.json"
         case "cursor":
             return home / ".cursor" / "mcp.json"
         case "vscode":

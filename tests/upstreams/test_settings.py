@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from kernelmcp.commands.install.clients import CLIENTS, Places
 from kernelmcp.config.client_files import (
     _STRING_OR_COMMENT,
     configured,
     loads_with_comments,
+    path_of,
     read_file,
     withheld_variables,
 )
@@ -148,6 +150,18 @@ def test_the_files_of_other_programs_are_read(
     found = configured(section, {"HOME": str(tmp_path)})
     assert (list(found.servers), found.origins, found.problems) == (["one"], {"one": file}, [])
     assert (found.servers["one"].default, found.servers["one"].trust_annotations) == ("deny", True)
+
+
+def test_claude_code_has_its_file_in_the_folder_that_its_variable_names(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "CLAUDE_CONFIG_DIR": str(tmp_path / "other")}
+    assert path_of("claude_code", environ) == CLIENTS["claude-code"].file("user", Places(environ))
+
+
+@pytest.mark.parametrize("file", ["claude_desktop", "claude_code", "cursor", "vscode"])
+def test_inside_wsl_a_desktop_clients_file_is_to_be_named(tmp_path: Path, file: str) -> None:
+    problems: list[str] = []
+    assert list(read_file(file, problems, {"HOME": str(tmp_path), "WSL_DISTRO_NAME": "U"})) == []
+    assert ("inside WSL, name the path" in problems[0]) == (file != "claude_code")
 
 
 def test_what_cannot_be_used_is_left_out_with_a_sentence_and_the_rest_is_used(tmp_path: Path) -> None:
