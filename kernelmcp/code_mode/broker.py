@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 import structlog
@@ -157,22 +157,19 @@ class Broker:
             server = await self._check_policy(server, tool, caller, call, record)
             if self._can_connect(caller, call):
                 await self._connect(caller, call)
-                server = self._server(caller, call)
-            arguments = call.arguments
-            if server.settings.reveal:
-                arguments = await with_values(
-                    arguments, call.size, MAX_ARGUMENTS_MB, caller.session.tokens, call.server, call.tool
-                )
+                before, server = self._verdict(server, tool), self._server(caller, call)
+                if self._verdict(server, self._tool(server, call, use)) != before:
+                    continue  # judged again: a person may have taken a while
             try:
                 async with caller.session.slots(self._section.concurrent_calls):
-                    result = await self._upstream_tool_call(server.settings, call, tool, arguments, use, caller)
+                    result = await self._upstream_tool_call(server.settings, call, tool, use, caller)
             except ToolChanged:
                 server = self._server(caller, call)
             except UpstreamError as exc:
                 if exc.kind != "ServerUnavailable" or not self._can_connect(caller, call):
                     raise
-                state = await self._connect(caller, call)
-                raise refusals.connected_again(call.server, state) from None  # nobody knows what the call has done
+                # Nobody knows what the call has done.
+                raise refusals.connected_again(call.server, await self._connect(caller, call)) from None
             else:
                 return self._count(result, call, use)
         raise refusals.withdrawn(call.server, call.tool)
@@ -197,8 +194,7 @@ class Broker:
                 if asked and record.approved is None:
                     record.approved = "session" if asked <= caller.session.grants else "execution"
                 return ToolCallResult({"content": []}, None, False, 0)
-            reasons = ", ".join(refusals.quoted(rule) for _, rule in missing)
-            note = f"The reason: {reasons}."
+            note = f"The reason: {', '.join(refusals.quoted(rule) for _, rule in missing)}."
             script = {"script": call.arguments.get("script")} if UNREADABLE in verdict.rules else {}
             shown = replace(call, arguments={"commands": list(verdict.commands), **script})
             await self._ask(missing, note, caller, shown, record, in_full=True)
@@ -369,20 +365,17 @@ class Broker:
     # -- the upstream -------------------------------------------------------------------------------------------
 
     async def _upstream_tool_call(
-        self,
-        settings: UpstreamSettings,
-        call: ToolCall,
-        tool: Tool,
-        arguments: dict[str, Any],
-        use: ToolCalls,
-        caller: ToolCaller,
+        self, settings: UpstreamSettings, call: ToolCall, tool: Tool, use: ToolCalls, caller: ToolCaller
     ) -> ToolCallResult:
         """Call the upstream. Raises `UpstreamError`, and `ToolChanged` if the tool there has another definition."""
         left = self._section.call_seconds_per_execution - use.seconds
         if left <= 0:
             raise refusals.too_long(self._section.call_seconds_per_execution)
+        arguments, tokens = call.arguments, caller.session.tokens
+        if settings.reveal:
+            arguments = await with_values(arguments, call.size, MAX_ARGUMENTS_MB, tokens, call.server, call.tool)
         use.called[f"{call.server}.{call.tool}"] += 1
-        began, tokens = time.monotonic(), caller.session.tokens
+        began = time.monotonic()
         try:
             result = await self._upstreams.tool_call(
                 call.server,

@@ -26,12 +26,15 @@ MAX_BYTES = 32 * 1024 * 1024
 OWN_FILE = "mcp.toml"
 # Set for the processes of upstreams: if one is kernelmcp after all, it starts no upstreams of its own.
 NESTED_VARIABLE = "KERNELMCP_NESTED"
-_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_STRING_OR_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
+# One that does not end is one match too, up to the end of the text: else each quotation mark would be tried.
+_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*+"?|(//[^\n]*|/\*.*?\*/)|/\*.*', re.DOTALL)
+_STRING_OR_COMMA = re.compile(r'"(?:\\.|[^"\\])*+"?|(,)(?=\s*[}\]])', re.DOTALL)
 _EDITORS_VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _OURS = re.compile(r"(?:kernelmcp)(?:\.exe)?(?:\[[^\]]*\])?(?:[=@<>~!:].*)?", re.IGNORECASE)
 # The programs' names for the three transports.
 _TYPES = {"stdio": "stdio", "sse": "sse", "http": "http", "streamable-http": "http", "streamablehttp": "http"}
+# Inside WSL they run on Windows, and have their files there.
+_DESKTOP = ("claude_desktop", "cursor", "vscode")
 _KEYS = ("command", "args", "env", "cwd", "url", "headers", "disabled")
 
 
@@ -76,7 +79,9 @@ def read_file(
     try:
         content: Any = loads_with_comments(read_small(path, MAX_BYTES).decode("utf-8-sig"))
     except FileNotFoundError:
-        problems.append(f"{path} is not there")
+        of_windows = file in _DESKTOP and "WSL_DISTRO_NAME" in environ
+        advice = "; inside WSL, name the path of the file on Windows, below /mnt/c" if of_windows else ""
+        problems.append(f"{path} is not there{advice}")
         return
     except OSError as exc:
         problems.append(f"{path} cannot be read: {exc.strerror}")
@@ -116,7 +121,7 @@ def path_of(file: str, environ: Mapping[str, str] = os.environ) -> Path:
         case "claude_desktop":
             return settings / "Claude" / "claude_desktop_config.json"
         case "claude_code":
-            return home / ".claude.json"
+            return Path(environ.get("CLAUDE_CONFIG_DIR") or home) / ".claude.json"
         case "cursor":
             return home / ".cursor" / "mcp.json"
         case "vscode":
@@ -130,8 +135,9 @@ def loads_with_comments(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        text = _STRING_OR_COMMENT.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
-        return json.loads(_STRING_OR_COMMA.sub(lambda found: found[0] if found[0].startswith('"') else " ", text))
+        for kind in (_STRING_OR_COMMENT, _STRING_OR_COMMA):
+            text = kind.sub(lambda found: " " if found[1] else found[0], text)
+        return json.loads(text)
 
 
 def _entries(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:

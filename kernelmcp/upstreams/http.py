@@ -29,6 +29,7 @@ from kernelmcp.upstreams.link import (
     SESSION_GONE,
     TOO_LARGE,
     UNREACHED,
+    UNSENT,
     Link,
     ReadThrottle,
     cost_of,
@@ -139,7 +140,7 @@ class _Guard(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if (why := request.extensions.get(NOT_SENT)) is not None:
-            return self._failed(why)
+            return self._failed(why, code=UNSENT)
         # After a login was renewed, the request is sent a second time, without what names its call.
         if (number := request.headers.pop(NUMBER_HEADER, None)) is not None:
             request.extensions = {**request.extensions, _CALL: int(number)}
@@ -174,7 +175,8 @@ class _Guard(httpx2.AsyncBaseTransport):
                 self._ended.set()
             if request.method != "POST":
                 raise
-            return self._failed(_in_words(exc))
+            is_unsent = isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout)
+            return self._failed(_in_words(exc), code=UNSENT if is_unsent else UNREACHED)
         pieces = Pieces(response)
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()

@@ -17,9 +17,9 @@ from mcp_types import CONNECTION_CLOSED
 
 # Tells the HTTP transport which call a request belongs to; it is removed before sending.
 NUMBER_HEADER = "x-kernelmcp-call"
-# Codes of JSON-RPC errors that a transport generates: nothing was reached; the session there is gone, and nothing was
-# done; the request is too large for the server, and nothing was done.
-UNREACHED, SESSION_GONE, TOO_LARGE = -32097, -32096, -32095
+# Codes of JSON-RPC errors that a transport generates: there is no usable answer, and nobody knows what was done; the
+# session there is gone, the request is too large for the server, or it was not sent: nothing was done.
+UNREACHED, SESSION_GONE, TOO_LARGE, UNSENT = -32097, -32096, -32095, -32094
 CLOSED = "it closed the connection"
 # Our message and mcp's for requests whose answer can no longer come. Servers use their code for any error.
 _CLOSED_MESSAGES = (CLOSED, "Connection closed", "SSE stream ended", "SSE stream failed")

@@ -27,7 +27,7 @@ from kernelmcp.upstreams.catalogue import Catalogue, State, Status, Tool, ToolCa
 from kernelmcp.upstreams.catalogue_store import CatalogueStore, Remembered
 from kernelmcp.upstreams.connect import Way, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
-from kernelmcp.upstreams.link import CLOSED, SESSION_GONE, TOO_LARGE, UNREACHED, Link, is_closed
+from kernelmcp.upstreams.link import CLOSED, SESSION_GONE, TOO_LARGE, UNREACHED, UNSENT, Link, is_closed
 from kernelmcp.upstreams.logins.asked_values import ask_for_values
 from kernelmcp.upstreams.logins.browser_login import LoginFailed, Show, log_in
 from kernelmcp.upstreams.logins.login_file import LoginNeeded
@@ -237,12 +237,13 @@ class Upstream:
                     try:
                         return await self._looked_at(await conversation.tool_call(tool, arguments))
                     except MCPError as exc:
-                        sent = exc.code != SESSION_GONE
-                        again = not sent or (_is_lost(exc) and self._may_repeat(tool))
+                        undone = exc.code in (SESSION_GONE, UNSENT)
+                        sent = sent or not undone
+                        again = undone or (_is_lost(exc) and self._may_repeat(tool))
                         if exc.code == SESSION_GONE and self._open is not None and self._open[1] is conversation:
                             self._open[0].ended.set()
                         if last or not again:
-                            raise await self._translated(exc, tool) from exc
+                            raise await self._translated(exc, tool, was_sent=sent) from exc
         except TimeoutError:
             said = f"{self.name}.{tool} did not answer within {timeout_seconds:,.15g} s"
             if not reached:
@@ -320,7 +321,7 @@ class Upstream:
     def _in_words(self, exc: BaseException) -> str:
         return in_words(exc, self.settings, self._environ, self._logins.secrets(self.name))
 
-    async def _translated(self, exc: MCPError, tool: str) -> UpstreamError:
+    async def _translated(self, exc: MCPError, tool: str, *, was_sent: bool) -> UpstreamError:
         if exc.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
             self._tools_changed.set()  # its tools may have changed
         said = self._without_secrets(clean(str(exc)))[:MAX_MESSAGE_CHARS]
@@ -331,7 +332,12 @@ class Upstream:
             return UpstreamError("LimitExceeded", f"{self.name}.{tool}: {said}")
         if not _is_lost(exc):
             return UpstreamError("ToolError", f"{self.name}.{tool}: {said}")
-        if is_closed(exc) and (self._open is None or self._open[0].ended.is_set()):
+        if not was_sent:
+            said = f"the MCP server {self.name} is not available: {said}; nothing was done"
+            return UpstreamError("ServerUnavailable", said, was_sent=False)
+        if not is_closed(exc):
+            return UpstreamError("ServerUnavailable", f"the MCP server {self.name} gave no result of {tool}: {said}")
+        if self._open is None or self._open[0].ended.is_set():
             with anyio.move_on_after(SETTLE_SECONDS):
                 while self._state == "ready":
                     await self._news.wait()
@@ -356,4 +362,4 @@ class Upstream:
 
 
 def _is_lost(exc: MCPError) -> bool:
-    return is_closed(exc) or exc.code in (UNREACHED, SESSION_GONE)
+    return is_closed(exc) or exc.code in (UNREACHED, SESSION_GONE, UNSENT)

@@ -23,6 +23,7 @@ from kernelmcp.upstreams.process_reaper import ProcessReaper
 
 if TYPE_CHECKING:
     from kernelmcp.upstreams.logins.browser_login import Show
+    from kernelmcp.upstreams.logins.oauth import Logins
     from kernelmcp.upstreams.upstream import Upstream
 
 # Settings that can change without a new connection.
@@ -39,6 +40,7 @@ class Upstreams:
         self._home = home
         self._tasks = tasks
         self._reaper = reaper
+        self._logins: Logins | None = None
         self._found: dict[str, Upstream] = {}
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._listeners: list[Callable[[str], None]] = []
@@ -122,7 +124,7 @@ class Upstreams:
         from kernelmcp.upstreams.upstream import Upstream
 
         folder = self._home.root / FOLDER
-        logins = Logins(folder)
+        logins = self._logins = self._logins or Logins(folder)
         way = Way(self._reaper, logins.authorize, lambda: self._settings.config.upstreams.result_mb)
         upstream = Upstream(name, settings, CatalogueStore(folder), logins, way, self._announce)
         await anyio.to_thread.run_sync(upstream.remember)

@@ -11,6 +11,7 @@ import pytest
 
 from kernelmcp.code_mode import broker as module
 from kernelmcp.code_mode.shown_arguments import MAX_SHOWN_CHARS
+from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.executions.approvals import SHELL, Answer, Approvals
 from kernelmcp.upstreams.catalogue import Catalogue, ErrorKind, State, Status, Tool, ToolCallResult, UpstreamError
 
@@ -375,6 +376,28 @@ async def test_a_call_whose_server_needed_its_person_says_what_they_did(
 
     one.upstreams.tool_call = fail  # pyright: ignore[reportAttributeAccessIssue]
     assert said in (await one.error("get_deal"))[1]
+
+
+@pytest.mark.parametrize(("decision", "calls"), [("deny", 0), ("ask", 1), ("allow", 1)])
+async def test_a_call_is_judged_by_the_settings_after_its_server_waited_for_its_person(
+    world: MakeWorld, decision: str, calls: int
+) -> None:
+    one = world()
+    waiting = Waiting(one, "login_needed", ["once", "once"])
+
+    async def connect(name: str, show: Callable[[str], Awaitable[None]]) -> None:
+        await waiting.connect(name, show)
+        one.upstreams.servers["crm"] = UpstreamSettings.model_validate(
+            {"command": "crm", "tools": {"get_deal": decision}}
+        )
+        one.broker.forget("crm")
+
+    one.upstreams.connect = connect  # pyright: ignore[reportAttributeAccessIssue]
+    reply = await one.call("get_deal")
+    assert (reply.error and reply.error[0]) == ("ToolDenied" if decision == "deny" else None)
+    assert len(one.upstreams.called) == calls
+    [record] = one.use.log
+    assert (record.decision, record.approved) == (decision, "once" if decision == "ask" else None)
 
 
 async def test_what_a_person_reads_is_clean_and_bounded(world: MakeWorld) -> None:

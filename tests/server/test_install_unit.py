@@ -2,10 +2,59 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kernelmcp.commands.install.entry import launcher
+from kernelmcp.cli import _parser
+from kernelmcp.commands.install.clients import CLIENTS
+from kernelmcp.commands.install.configure import merged
+from kernelmcp.commands.install.entry import _FIRST, launcher, updated
+
+# -- entries of other launchers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "kept"),
+    [
+        ("uvx", ["--from", "kernelmcp[otel]", "--with", "foo", "kernelmcp"], []),
+        ("uvx", ["--from", "git+https://h/kernelmcp", "--python", "3.13", "kernelmcp", "serve"], ["serve"]),
+        ("uv", ["run", "--project", "/home/u/kernelmcp", "--frozen", "kernelmcp", "serve"], ["serve"]),
+        ("docker", ["run", "-w", "/home/kernelmcp", "-i", "kernelmcp", "--config=/c"], ["--config=/c"]),
+        ("wrap", ["--folder=/f"], ["--folder=/f"]),
+    ],
+)
+def test_of_the_arguments_the_servers_stay_and_not_its_launchers(
+    command: str, arguments: list[str], kept: list[str]
+) -> None:
+    old = {"command": command, "args": arguments}
+    assert updated(old, CLIENTS["gemini-cli"], ["k"], None, {}) == {"command": "k", "args": kept}
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"command": "npx", "args": ["--yes", "some-server"]}, "starts another program, npx"),
+        ({"command": "/opt/wrap.sh", "args": ["--foo"]}, "starts another program, /opt/wrap.sh"),
+        ({"command": {"path": "kernelmcp", "args": ["serve"], "env": {"A": "1"}}}, "has an object as its command"),
+    ],
+)
+def test_an_entry_that_would_lose_something_is_left_alone(entry: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        updated(entry, CLIENTS["zed"], ["k"], None, {})
+
+
+def test_the_servers_arguments_are_told_by_its_own_options() -> None:
+    told = next(action for action in _parser()._actions if action.choices is not None)
+    options = told.choices["serve"]._option_string_actions
+    assert {"serve", *(name for name in options if name not in ("-h", "--help"))} == _FIRST
+
+
+def test_a_table_within_a_text_is_a_form_that_cannot_be_changed_safely() -> None:
+    text = "x = '''\n[mcp_servers.kernelmcp.env]\n'''\n[mcp_servers.kernelmcp]\ncommand = 'kernelmcp'\n"
+    with pytest.raises(ValueError, match="cannot be changed safely"):
+        merged(CLIENTS["codex"], text, environ={"KERNELMCP_HOME": "/h", "PATH": ""})
+
 
 # -- uvx, WSL and Windows -------------------------------------------------------------------------------------------
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import anyio
 import httpx2
@@ -14,11 +16,15 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
+from kernelmcp.config.load import load
+from kernelmcp.upstreams import http
 from kernelmcp.upstreams.addresses import AddressRules
+from kernelmcp.upstreams.bounded_http import BoundedTransport
 from kernelmcp.upstreams.catalogue import ToolCallResult, UpstreamError
 from kernelmcp.upstreams.http import MAX_UNANSWERED, _Events, _Guard, _Noticed
 from kernelmcp.upstreams.large_results import FIRST_NUMBER, LargeResults
 from kernelmcp.upstreams.link import ReadThrottle
+from kernelmcp.upstreams.logins import login_file
 from kernelmcp.upstreams.upstreams import Upstreams
 
 from .conftest import DEADLINE, Opened, ready, until
@@ -33,6 +39,16 @@ async def echo(upstreams: Upstreams, seconds: float = 60.0) -> ToolCallResult:
 
 def one(url: str) -> str:
     return f'[upstreams.servers.one]\nurl = "{url}"\n'
+
+
+TOKENS = {"access_token": "a0", "token_type": "Bearer"}
+
+
+def store_login(folder: Path, url: str, tokens: dict[str, str]) -> None:
+    file = folder / "home" / "upstreams" / "logins" / "one.json"
+    file.parent.mkdir(parents=True)
+    client = {"client_id": "c", "redirect_uris": [url]}
+    file.write_text(json.dumps({"url": url, "tokens": tokens, "client": client}))
 
 
 @pytest.mark.parametrize(
@@ -264,10 +280,7 @@ async def test_the_token_of_a_login_is_not_in_what_a_server_says_of_it(
             await ordinary(request)
 
     async with serving(answers) as url:
-        login = {"url": url, "tokens": {"access_token": token, "token_type": "Bearer"}}
-        file = tmp_path / "home" / "upstreams" / "logins" / "one.json"
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps(login))
+        store_login(tmp_path, url, {**TOKENS, "access_token": token})
         async with opened(one(url)) as upstreams:
             if how == "list":
                 await until(lambda: upstreams.status("one").state == "unavailable")
@@ -322,3 +335,91 @@ async def test_a_value_with_which_no_connection_came_about_is_asked_for_again(
         await until(lambda: upstreams.status("one").needs_person)
         await upstreams.connect("one", Person("right"))
         assert (await echo(upstreams)).value is not None
+
+
+async def test_a_renewed_login_that_cannot_be_written_outlives_its_connection(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An authorization server may take a second use of the stored refresh token for a theft."""
+    used: list[str] = []
+
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def answers(request: Request) -> None:
+        if request.headers.get("content-type") == "application/x-www-form-urlencoded":
+            used.extend(parse_qs(request.body.decode())["refresh_token"])
+            number = len(used)
+            request.answer(200, {"access_token": f"a{number}", "refresh_token": f"r{number}", "token_type": "Bearer"})
+        elif request.headers["authorization"] == "Bearer a1":
+            await ordinary(request)
+        else:
+            request.answer(401)
+
+    async with serving(answers) as url:
+        store_login(tmp_path, url, {**TOKENS, "refresh_token": "r0"})
+        async with opened(one(url)) as upstreams:
+            monkeypatch.setattr(login_file, "replace_text", full)
+            assert (await echo(upstreams)).value is not None
+            (tmp_path / "mcp.toml").write_text(one(url) + "headers = { x-other = '1' }\n")
+            await upstreams.apply(load(tmp_path / "mcp.toml", environ={"KERNELMCP_HOME": str(tmp_path / "home")}))
+            assert (await echo(upstreams)).value is not None
+    assert used == ["r0"]
+
+
+def writing(request: Request) -> None:
+    """A tool that may have done something, so that its calls are not repeated."""
+    listed = [{"name": "echo", "inputSchema": {}}]
+    request.answer(200, {"jsonrpc": "2.0", "id": request.message["id"], "result": {"tools": listed}})
+
+
+@pytest.mark.parametrize("how", ["no connection", "no login"])
+async def test_a_call_that_was_not_sent_is_not_told_as_lost_on_its_way(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    class Unreachable(BoundedTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            if b'"tools/call"' in await request.aread():
+                raise httpx2.ConnectError("All connection attempts failed")
+            return await super().handle_async_request(request)
+
+    async def answers(request: Request) -> None:
+        is_message = request.method == "POST" and request.headers["content-type"] == "application/json"
+        method = request.message.get("method") if is_message else None
+        if request.method == "POST" and not is_message:
+            request.answer(503)  # to the renewal of the login
+        elif method == "tools/call":
+            request.answer(401)
+        elif method == "tools/list":
+            writing(request)
+        else:
+            await ordinary(request)
+
+    if how == "no connection":
+        monkeypatch.setattr(http, "BoundedTransport", Unreachable)
+    async with serving(answers) as url:
+        store_login(tmp_path, url, {**TOKENS, "refresh_token": "r0"})
+        async with opened(one(url)) as upstreams:
+            with pytest.raises(UpstreamError) as caught:
+                await echo(upstreams)
+    why = {
+        "no connection": "it cannot be reached: All connection attempts failed",
+        "no login": "its login could not be renewed: the authorization server answered with HTTP 503",
+    }[how]
+    assert caught.value.message.startswith(f"the MCP server one is not available: {why}")
+    assert caught.value.message.endswith("; nothing was done")
+    assert (caught.value.kind, caught.value.was_sent) == ("ServerUnavailable", False)
+
+
+async def test_a_call_without_a_usable_answer_is_not_told_as_a_lost_server(opened: Opened) -> None:
+    async def answers(request: Request) -> None:
+        if request.method == "POST" and request.message["method"] == "tools/call":
+            request.answer(429)
+        else:
+            await ordinary(request)
+
+    async with serving(answers) as url, opened(one(url)) as upstreams:
+        with pytest.raises(UpstreamError) as caught:
+            await echo(upstreams)
+    assert caught.value.message == "the MCP server one gave no result of echo: it answered with HTTP 429"
+    assert (caught.value.kind, caught.value.was_sent) == ("ServerUnavailable", True)

@@ -1,5 +1,6 @@
 """What `kernelmcp upstreams import` writes of another program's servers: no secret, and everything else as it was."""
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ import pytest
 from kernelmcp.commands.upstreams.import_client import Wanted, _append, _table
 from kernelmcp.config.upstream_settings import UpstreamSettings
 
-PLAIN = ["-v", "/a:/b", "--root=/data", "KEY_FILE=/k", "host:80"]
+ADDRESS = "https://a.example/a-name-of-2-long-words-and-1-more/@b/c?d=/e"
+PLAIN = ["-v", "/a:/b", "--root=/data", "KEY_FILE=/k", "host:80", ADDRESS]
 SECRET, OTHER, PADDED = "abc123def456", "ghp_0123456789", "dGhpc2lzYXNlY3JldDEyMzQ1Njc4OTA=="
+RANDOM, UUID = "NmQ0YjEyMzQtYWJjZC00ZjM0LWE1YjY", "550e8400-e29b-41d4-a716-446655440000"
 
 
 def imported(wanted: Wanted, name: str, **server: Any) -> dict[str, Any]:
@@ -18,6 +21,7 @@ def imported(wanted: Wanted, name: str, **server: Any) -> dict[str, Any]:
     assert SECRET not in text
     assert OTHER not in text
     assert PADDED not in text
+    assert RANDOM not in text
     return tomllib.loads(text)["upstreams"]["servers"][name]
 
 
@@ -42,6 +46,19 @@ def imported(wanted: Wanted, name: str, **server: Any) -> dict[str, Any]:
         ([OTHER], ["${X_SECRET}"], 1),
         ([PADDED, f"{OTHER}:x-oauth-basic"], ["${X_SECRET}", "${X_SECRET_2}"], 2),
         (["--foo", PADDED, f"--bar={PADDED}"], ["--foo", "${X_FOO}", "--bar=${X_BAR}"], 2),
+        (["--config", json.dumps({"a": [{"apiKey": SECRET}]})], ["--config", "${X_CONFIG}"], 1),
+        (
+            ["-y", f"https://a.example/s/{RANDOM}/mcp", f"https://{OTHER}0123@a.example/{UUID}"],
+            ["-y", "https://a.example/s/${X_KEY}/mcp", "https://${X_KEY_2}@a.example/${X_KEY_3}"],
+            3,
+        ),
+        ([f"mongodb://me:p@{SECRET}@db/x?a=b@c"], ["mongodb://me:${X_PASSWORD}@db/x?a=b@c"], 1),
+        (
+            ["-c", f"GITHUB_TOKEN={OTHER} B_KEY='b {SECRET}' mcp --key \"$KEY\" -H \"X-Key: {SECRET}\""],
+            ["-c", "GITHUB_TOKEN=${X_GITHUB_TOKEN} B_KEY='${X_B_KEY}' mcp --key \"$KEY\" -H \"X-Key: ${X_X_KEY}\""],
+            3,
+        ),
+        (["-lc", f'mcp --config "{{\\"token\\": \\"{SECRET}\\"}}"'], ["-lc", 'mcp --config "${X_CONFIG}"'], 1),
         (PLAIN, PLAIN, 0),
     ],
 )  # fmt: skip
@@ -49,6 +66,14 @@ def test_of_arguments_only_secrets_are_replaced(arguments: list[str], written: l
     wanted = Wanted()
     assert imported(wanted, "x", command="npx", args=arguments)["args"] == written
     assert len(wanted.variables) == variables
+
+
+def test_json_with_a_secret_is_replaced_as_a_whole() -> None:
+    wanted = Wanted()
+    headers, plain = {"Authorization": f"Bearer {SECRET}", "Version": "1"}, json.dumps({"mode": "fast", "keys": []})
+    found = imported(wanted, "x", command="npx", env={"HEADERS": json.dumps(headers), "PLAIN": plain})
+    assert found["env"] == {"HEADERS": "${HEADERS}", "PLAIN": plain}
+    assert list(wanted.variables) == ["HEADERS"]
 
 
 def test_two_secrets_have_two_variables_and_one_has_one() -> None:

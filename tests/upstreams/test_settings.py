@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from kernelmcp.config.client_files import configured, read_file, withheld_variables
+from kernelmcp.commands.install.clients import CLIENTS, Places
+from kernelmcp.config.client_files import (
+    _STRING_OR_COMMENT,
+    configured,
+    loads_with_comments,
+    path_of,
+    read_file,
+    withheld_variables,
+)
 from kernelmcp.config.expansion import variables
 from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
@@ -144,6 +152,18 @@ def test_the_files_of_other_programs_are_read(
     assert (found.servers["one"].default, found.servers["one"].trust_annotations) == ("deny", True)
 
 
+def test_claude_code_has_its_file_in_the_folder_that_its_variable_names(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "CLAUDE_CONFIG_DIR": str(tmp_path / "other")}
+    assert path_of("claude_code", environ) == CLIENTS["claude-code"].file("user", Places(environ))
+
+
+@pytest.mark.parametrize("file", ["claude_desktop", "claude_code", "cursor", "vscode"])
+def test_inside_wsl_a_desktop_clients_file_is_to_be_named(tmp_path: Path, file: str) -> None:
+    problems: list[str] = []
+    assert list(read_file(file, problems, {"HOME": str(tmp_path), "WSL_DISTRO_NAME": "U"})) == []
+    assert ("inside WSL, name the path" in problems[0]) == (file != "claude_code")
+
+
 def test_what_cannot_be_used_is_left_out_with_a_sentence_and_the_rest_is_used(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     servers = {
@@ -171,6 +191,19 @@ def test_what_cannot_be_used_is_left_out_with_a_sentence_and_the_rest_is_used(tm
         assert list(read_file(str(file), problems)) == []
     assert list(read_file(str(tmp_path / "none.json"), problems)) == []
     assert problems[-1] == f"{tmp_path / 'none.json'} is not there"
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 100, "/* " * 100, "/* \n" * 100])
+def test_a_text_that_does_not_end_is_read_once(text: str) -> None:
+    """And not once from each of its quotation marks, which would take hours for a large file."""
+    assert [found[0] for found in _STRING_OR_COMMENT.finditer(text)] == [text]
+    with pytest.raises(ValueError, match=r"char"):
+        loads_with_comments("{} " + text)
+
+
+def test_comments_and_last_commas_are_left_out_and_texts_stay() -> None:
+    text = '{"a": "x,} // \\"", /* , */ "b": [1, /* 2 */ ], // }\n "c": "/* " , }'
+    assert loads_with_comments(text) == {"a": 'x,} // "', "b": [1], "c": "/* "}
 
 
 OURS = [

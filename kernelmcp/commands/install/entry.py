@@ -28,6 +28,10 @@ _EPHEMERAL = re.compile(r"(archive|environments|builds)-v\d+")
 # Forms of the package's name for uvx and similar programs: kernelmcp==0.1, kernelmcp[otel], kernelmcp@latest.
 _REQUIREMENT = re.compile(rf"{NAME}(\[[^\]]*\])?([=@<>~!].*)?")
 FOLDER_OPTION = "--folder"
+# What the server's own arguments begin with, unlike a launcher's and other programs' (cli.py).
+_FIRST = frozenset(
+    ["serve", "--config", "--folder", "--host", "--insecure", "--log-level", "--policy", "--port", "--transport"]
+)
 # The clients' names for it.
 _ADDRESSES = ("url", "serverUrl", "httpUrl")
 # What uv would choose by itself may be older than kernelmcp needs on macOS (cli.ON_OLD_MACOS).
@@ -61,7 +65,7 @@ def updated(old: Entry, client: Client, command: list[str], folder: Path | None,
         raise ValueError(f'its "{NAME}" connects to an address: remove it first, with --uninstall')
     command_before, arguments = _parts(old)
     start = _servers_start(command_before, arguments)
-    if start is None and arguments and not (arguments[0].startswith("--") or arguments[0] == "serve"):
+    if start is None and not _may_be_servers(arguments):
         raise ValueError(f'its "{NAME}" starts another program, {command_before}: remove it first, with --uninstall')
     arguments = arguments[start or 0 :]
     if folder is not None:
@@ -136,6 +140,8 @@ def _parts(entry: Entry) -> tuple[Any, list[str]]:
         command, arguments = (cast("list[Any]", found) or [NAME])[0], cast("list[Any]", found)[1:]
     else:
         command, arguments = found, entry.get("args", [])
+    if isinstance(command, dict):
+        raise ValueError(f'its "{NAME}" has an object as its command: remove it first, with --uninstall')
     if not isinstance(arguments, list) or not all(isinstance(one, str) for one in cast("list[Any]", arguments)):
         raise ValueError(f'the arguments of "{NAME}" must be a list of strings')
     return command, cast("list[str]", arguments)
@@ -147,10 +153,13 @@ def _servers_start(command: Any, arguments: list[str]) -> int | None:
         return 0
     for place, argument in enumerate(arguments):
         # A folder may have our name, and `uvx --from kernelmcp kernelmcp` contains it twice.
-        following = arguments[place + 1 : place + 2]
-        if _is_ours(argument) and all(one == "serve" or one.startswith("-") for one in following):
+        if _is_ours(argument) and _may_be_servers(arguments[place + 1 :]):
             return place + 1
     return None
+
+
+def _may_be_servers(arguments: list[str]) -> bool:
+    return not arguments or arguments[0].partition("=")[0] in _FIRST
 
 
 def _is_ours(argument: str) -> bool:

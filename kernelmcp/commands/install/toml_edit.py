@@ -9,6 +9,7 @@ import tomllib
 from typing import Any, cast
 
 from kernelmcp.commands.toml_values import toml_value
+from kernelmcp.output.sanitize import as_dict
 
 _ANY_HEADER = re.compile(r"\s*\[")
 
@@ -25,7 +26,7 @@ def with_entry(text: str, servers: str, name: str, old: dict[str, Any] | None, n
         if old.get(key) == value:
             continue
         if isinstance(value, dict) and _table(lines, servers, name, key) != (0, 0):
-            before = cast("dict[str, Any]", old[key])  # a separate table, as Codex writes `env`
+            before = as_dict(old.get(key))  # a separate table, as Codex writes `env`
             for each, one in cast("dict[str, Any]", value).items():
                 if before.get(each) != one:
                     _assign(lines, _table(lines, servers, name, key), each, one, newline)

@@ -4,11 +4,12 @@ Values that look like secrets are not copied: `${NAME}` replaces them, and the c
 """
 
 import itertools
+import json
 import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
@@ -29,8 +30,16 @@ _RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=~-]{24,}")
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)=(.+)", re.DOTALL)
 # A variable or a header, as an argument.
 _NAMED = re.compile(r"(([A-Za-z_][\w-]*)(?:=|:\s*(?!//)))(.+)", re.DOTALL)
-_PASSWORD = re.compile(r"(//[^/:@\s]*:)([^/@\s]+)(@)")
+# Up to the last @, which a password may have too.
+_PASSWORD = re.compile(r"(//[^/:@\s]*:)([^/@\s]+(?:@[^/@?#\s]+)*)(@)")
+# A part of a path, or a user without a password: a key if it is no words, which have hyphens.
+_SEGMENT = re.compile(r"(?<=/)(?=[^/?#@]*[0-9])[A-Za-z0-9_+=~-]{16,}(?=[/?#@]|$)")
+_NO_WORDS = re.compile(r"[A-Za-z0-9]{16}|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _PARAMETER = re.compile(r"([?&]([^=&#]+)=)([^&#]+)")
+# The argument after this one is a shell's script. Its words, and those that end with a quoted part.
+_SCRIPT = re.compile(r"-[a-z]{0,3}c|/c", re.IGNORECASE)
+_WORD = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s"';&|])+""", re.DOTALL)
+_QUOTED = re.compile(r"""([^"']*)(["'])((?:\\.|(?!\2).)*)\2""", re.DOTALL)
 _SCHEME = re.compile(r"((?:Bearer|Basic|Token|ApiKey)\s+)(\S.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -123,6 +132,24 @@ class _Texts:
             return f"{option[1]}={self._of_option(option[1], option[2])}"
         return self._of_option(before if before.startswith("-") and "=" not in before else "", argument)
 
+    def script(self, text: str) -> str:
+        """A shell's script: each of its words is an argument. The shell's own variables stay."""
+        before = ""
+
+        def of_word(found: re.Match[str]) -> str:
+            nonlocal before
+            word, option, before = found[0], before, found[0]
+            quoted = _QUOTED.fullmatch(word)
+            head, quote, inner = quoted.groups() if quoted else ("", "", word)
+            if quote == '"':
+                inner = re.sub(r"\\(.)", r"\1", inner)
+            plain = head + inner
+            if ("$" in inner and quote != "'") or (written := self.argument(plain, option)) == plain:
+                return word
+            return f"{head}{quote}{written[len(head) :]}{quote}" if written.startswith(head) else written
+
+        return _WORD.sub(of_word, text)
+
     def _of_option(self, option: str, text: str) -> str:
         """The value of an option, or an argument of its own."""
         is_named = bool(option) and _is_named(option, text)
@@ -142,7 +169,12 @@ class _Texts:
             is_secret = _is_secret(found[2], found[3])
             return found[1] + self._instead(self.variable(found[2]), found[3], found[2]) if is_secret else found[0]
 
-        return _PARAMETER.sub(of_parameter, _PASSWORD.sub(of_password, text))
+        def of_segment(found: re.Match[str]) -> str:
+            is_secret = _SECRET_START.match(found[0]) or (_RANDOM.fullmatch(found[0]) and _NO_WORDS.search(found[0]))
+            return self._instead(self.variable("KEY"), found[0], "the key in the address") if is_secret else found[0]
+
+        text = _PARAMETER.sub(of_parameter, _PASSWORD.sub(of_password, text))
+        return _SEGMENT.sub(of_segment, text) if "://" in text else text
 
     def value(self, key: str, value: str, variable: str) -> str:
         """The value of a variable or a header."""
@@ -166,7 +198,10 @@ def _table(name: str, server: UpstreamSettings, wanted: Wanted) -> str:
     if server.command is not None:
         rows["command"] = server.command
         pairs = zip(server.args, ["", *server.args], strict=False)
-        rows["args"] = [texts.argument(argument, before) for argument, before in pairs]
+        rows["args"] = [
+            (texts.script(each) if _SCRIPT.fullmatch(before) and " " in each else texts.argument(each, before))
+            for each, before in pairs
+        ]
         rows["env"] = {key: texts.value(key, value.get_secret_value(), key) for key, value in server.env.items()}
         rows["cwd"] = server.cwd
     else:
@@ -185,7 +220,23 @@ def _is_secret(name: str, value: str) -> bool:
     """Judged by the name, or the form of the value. A value that already names a variable is not a secret."""
     if not value or "${" in value:
         return False
-    return _is_named(name, value) or bool(_SECRET_START.match(value) or _RANDOM.fullmatch(value))
+    if _is_named(name, value) or _SECRET_START.match(value) or _RANDOM.fullmatch(value):
+        return True
+    try:
+        return value.lstrip()[:1] in ("{", "[") and _has_secret("", json.loads(value))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _has_secret(name: str, value: Any) -> bool:
+    """For a value of JSON, all of whose text is replaced then."""
+    if isinstance(value, dict):
+        return any(_has_secret(key, inner) for key, inner in cast("dict[str, Any]", value).items())
+    if isinstance(value, list):
+        return any(_has_secret(name, inner) for inner in cast("list[Any]", value))
+    return isinstance(value, str) and bool(
+        _is_secret(name, value) or _SCHEME.fullmatch(value) or _PASSWORD.search(value)
+    )
 
 
 def _is_named(name: str, value: str) -> bool:

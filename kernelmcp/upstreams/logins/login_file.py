@@ -56,10 +56,18 @@ class LoginFile:
         return "tokens" not in self._said
 
     @property
+    def name(self) -> str:
+        return self._file.stem
+
+    @property
     def secrets(self) -> list[str]:
         """What a server that was given it could quote."""
         tokens = as_dict(self._said.get("tokens"))
         return [value for key in ("access_token", "refresh_token") if isinstance(value := tokens.get(key), str)]
+
+    def is_ahead_of_its_file(self, url: str) -> bool:
+        """True if it has tokens for this address that are newer than the file's, and could not be written."""
+        return self._url == url and self._unwritten == stamp_of(self._file)
 
     def read(self) -> None:
         """Read the changes of another server or a person. An unreadable file changes nothing. If tokens could not be

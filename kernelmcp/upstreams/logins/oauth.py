@@ -13,6 +13,7 @@ from urllib.parse import urljoin
 import anyio
 import anyio.to_thread
 import httpx2
+import structlog
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError, OAuthTokenError
 from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import (
@@ -39,6 +40,8 @@ _NO_REDIRECT = "http://127.0.0.1/callback"
 # Answers that require a new login by a person (RFC 6749, 5.2); all others may be temporary.
 _REFUSALS = (400, 401, 403)
 
+log = structlog.get_logger(__name__)
+
 
 class Logins:
     """The stored logins."""
@@ -63,7 +66,9 @@ class Logins:
         """Authentication for requests. None if the settings have an authorization header: then no login is needed."""
         if any(header.lower() == "authorization" for header in headers):
             return None
-        kept = self._used[name] = LoginFile(self.file(name), rules.url)
+        kept = self._used.get(name)
+        if kept is None or not kept.is_ahead_of_its_file(rules.url):
+            kept = self._used[name] = LoginFile(self.file(name), rules.url)
         if kept.is_empty:
             return _NoLogin()
         return _KeptLogin(rules, kept)
@@ -204,8 +209,8 @@ class _KeptLogin(httpx2.Auth):
                 self._context.update_token_expiry(tokens)
                 try:
                     await self._store.set_tokens(tokens)
-                except OAuthFlowError as exc:
-                    raise NotRenewed(str(exc)) from exc
+                except OAuthFlowError as exc:  # written with the next renewal: until then it is in memory only
+                    log.warning("a renewed login is lost if the server ends", server=self._store.name, error=str(exc))
         except NotRenewed as exc:
             least, most = PAUSE_SECONDS
             self._failed = str(exc)
