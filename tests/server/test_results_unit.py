@@ -183,6 +183,23 @@ async def test_a_cursor_of_the_running_cell_shows_the_displays_of_its_record() -
     assert View(recorded, Cursor.parse(str(View(recorded).end))).displays() == []
 
 
+async def test_a_cursor_of_the_running_cell_shows_all_text_of_a_record_that_was_cut() -> None:
+    outputs = Outputs()
+    outputs.apply(["text", "stdout", "x" * 120_000])
+    execution = Execution("s", "local", "code", 1, outputs)
+    cursor = View(execution).end
+    for name, text in (("stdout", "x" * 30_000), ("stderr", "between"), ("stdout", "found" + "y" * 30_000)):
+        outputs.apply(["text", name, text])
+    execution.finish("ok", None, state_lost=False)
+    recorded = from_line(to_line(execution), execution.id, "s", "local")
+    assert "found" in await text_of(recorded, cursor, budget=500_000)
+    shown = json.loads(page(recorded, cursor))
+    assert shown["since"] == ""  # a view that has the text so far begins anew
+    assert "found" in shown["parts"][-1]["text"]
+    later = json.loads(page(recorded, Cursor.parse(shown["cursor"])))
+    assert (later["since"], later["parts"]) == (shown["cursor"], [])
+
+
 PNG, JPEG = bombs.flat_png(20), bombs.flat_jpeg(20, 20)
 THUMBNAIL = b"\xff\xe1" + (len(JPEG) + 2).to_bytes(2, "big") + JPEG
 DAMAGED = {
