@@ -92,6 +92,7 @@ def test_carriage_returns_leave_the_last_state_of_each_line() -> None:
     assert without_overwritten("50%\r100%\r") == "100%"
     assert without_overwritten("dos\r\nlines\r\n") == "dos\nlines\n"
     assert without_overwritten("\r\r") == ""
+    assert without_overwritten("\x1b[32m50%\r\x1b[32m100%\r\x1b[0m\ndone") == "\x1b[32m100%\ndone"
 
 
 @pytest.mark.parametrize(

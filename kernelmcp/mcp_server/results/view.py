@@ -11,7 +11,7 @@ from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.links import uri
 from kernelmcp.mcp_server.results.truncation import cut_spool, cut_text
 from kernelmcp.mcp_server.schemas import Truncation
-from kernelmcp.output.sanitize import counted
+from kernelmcp.output.sanitize import counted, without_colour
 
 # Bytes of a stream to search for progress lines or new text; of longer ones only the ends are read.
 MAX_READ_BYTES = 1 << 20
@@ -131,4 +131,4 @@ def without_overwritten(text: str) -> str:
 
 
 def _last_state(line: str) -> str:
-    return next((state for state in reversed(line.split("\r")) if state.strip()), "")
+    return next((state for state in reversed(line.split("\r")) if without_colour(state).strip()), "")
