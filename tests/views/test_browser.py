@@ -223,6 +223,12 @@ async def test_html_with_more_than_a_table_is_shown_whole(connect: Connect, tab:
         assert "HTML of the cell" in await view.text()
 
 
+async def test_text_that_was_not_kept_is_counted(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI, POLICY__STDOUT_MAX_BYTES="1024") as client, tab.host(client) as host:
+        view = await host.run("print('x' * 2_024, end='')")
+        await view.shows("1,000 characters of text were not kept.")
+
+
 async def test_a_line_that_ends_with_an_escape_keeps_its_text(connect: Connect, tab: Tab) -> None:
     async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run(r"print('\x1b[32m50%\r\x1b[32m100%\r\x1b[0m\nafter')")

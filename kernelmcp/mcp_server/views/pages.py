@@ -148,6 +148,7 @@ def _page(execution: Execution, since: Cursor, max_chars: int) -> dict[str, Any]
         "parts": _parts(outputs, start, max_chars),
         "displays": len(outputs.displays),
         "dropped": outputs.dropped_displays,
+        "chars_dropped": outputs.stdout.dropped_chars + outputs.stderr.dropped_chars,
         "error": error
         and {
             "name": error.name,
