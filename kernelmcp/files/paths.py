@@ -5,6 +5,7 @@ Must not touch files.
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -21,6 +22,7 @@ FREE_SPACE = (
 )
 IN_VOLUME = "Delete files of this folder that are no longer needed, or ask the user to make room on its disk."
 
+_BRACKET = re.compile(r"[\[\]]")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EMLINK, errno.ENOTEMPTY, errno.EXDEV}
 
@@ -70,9 +72,12 @@ def _encoded(name: str) -> bytes:
 
 
 def printable(name: str) -> str:
-    """A file's name for a reader: a guest can put line breaks, terminal codes and invalid UTF-8 in it."""
+    """A file's name for a reader: a guest can put line breaks, terminal codes and invalid UTF-8 in it, and brackets,
+    which could look like a note of the server's."""
     text = os.fsencode(name).decode("utf-8", "replace")
-    return text if text.isprintable() else repr(text)
+    if text.isprintable() and not _BRACKET.search(text):
+        return text
+    return _BRACKET.sub(lambda bracket: f"\\x{ord(bracket[0]):02x}", repr(text))
 
 
 def look_beside(path: str) -> str:

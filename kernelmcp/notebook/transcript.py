@@ -23,6 +23,7 @@ from kernelmcp.cells.event import EVENT_PREFIX, Op
 from kernelmcp.cells.log import CellLog
 from kernelmcp.cells.lookup import whole_lines
 from kernelmcp.notebook.notebook_file import NotebookFile, pieces
+from kernelmcp.output.sanitize import clean_json
 
 MAX_NOTEBOOK_BYTES = 32 * 1024 * 1024
 # The size after shrinking: it rewrites the whole file, and must not be necessary again for the next cell.
@@ -135,7 +136,7 @@ class Transcript:
         try:
             if self._file.stat().st_size > MAX_FOREIGN_BYTES:
                 raise ValueError("it is too large")
-            found: list[Any] = cast("dict[str, Any]", json.loads(self._file.read_bytes()))["cells"]
+            found: list[Any] = cast("dict[str, Any]", clean_json(json.loads(self._file.read_bytes())))["cells"]
             # Before minor version 5 cells had no ids.
             cells = [{"id": secrets.token_hex(4), **cell} for cell in found]
             if not all(line.is_cell(json.dumps(cell).encode()) for cell in cells):

@@ -52,6 +52,11 @@ def decode(encoded: Any) -> tuple[bytes, bool] | None:
         return None
 
 
+def is_begun(data: bytes) -> bool:
+    """True if a file's beginning has a picture's signature: its header may come later, after a camera's notes."""
+    return data.startswith((_PNG, b"\xff\xd8\xff"))
+
+
 def recognize(data: bytes) -> Picture | None:
     """The whole picture in `data`; None if it is neither PNG nor JPEG, has no pixels, or is damaged: a model's API
     refuses a whole conversation for a picture that it cannot decode."""

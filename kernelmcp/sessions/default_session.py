@@ -4,7 +4,6 @@ Decided once, when a call first names no session: the newest default session of 
 server holds, else a new one. The lock on a session's directory decides between two servers. Must not know MCP.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ import structlog
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError, SessionDamaged
 from kernelmcp.files.listing import top
+from kernelmcp.files.paths import printable
 from kernelmcp.output.sanitize import clean
 from kernelmcp.sessions.caller import LOCAL, Caller, Origin, mint_handle
 from kernelmcp.sessions.registry import Registry
@@ -24,7 +24,6 @@ from kernelmcp.sessions.storage.record import Record
 # Names of files and interrupted executions in the note, and the length of each name.
 MAX_NAMES = 5
 MAX_NAME_CHARS = 60
-_BRACKET = re.compile(r"[\[\]]")
 # Files of a workspace to inspect before naming the first ones; a workspace may have any number.
 MAX_LOOKED_AT = 1_000
 
@@ -168,13 +167,7 @@ def _listed(names: list[str]) -> str:
 
 def _shown(name: str) -> str:
     name = clean(name)
-    name = name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}..."
-    # One with a bracket could look like a note of the server's.
-    return name if name.isprintable() and not _BRACKET.search(name) else _BRACKET.sub(_escaped, repr(name))
-
-
-def _escaped(bracket: re.Match[str]) -> str:
-    return f"\\x{ord(bracket[0]):02x}"
+    return printable(name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}...")
 
 
 def age_of(at: str, now: datetime | None = None) -> str:

@@ -102,6 +102,59 @@ def test_numbers_too_large_to_be_rounded_warn_of_nothing(viewed: Kernel) -> None
     assert float(forms(ran)[TABLE]["data"][0]["a"]) == 1e300
 
 
+def test_an_object_in_a_table_is_its_text_and_nothing_of_it_is_read(viewed: Kernel) -> None:
+    code = """
+class Thing:
+    read = 0
+    @property
+    def attribute(self):
+        Thing.read += 1
+        return 1
+    def __repr__(self):
+        return "thing"
+thing = Thing()
+pd.DataFrame({"a": [thing] * 100, thing: "x"}, index=pd.Index([thing] * 100, name="i"))
+"""
+    assert forms(run(viewed, code))[TABLE]["data"][0] == {"i": "thing", "a": "thing", "thing": "x"}
+    assert viewed.run("Thing.read").result == "0"
+
+
+def test_values_that_json_has_not_are_the_text_of_a_cell(viewed: Kernel) -> None:
+    code = """
+pd.DataFrame({
+    "zoned": pd.date_range("2026-01-01", periods=100, tz="Europe/Oslo"),
+    "took": pd.Timedelta(hours=1),
+    "month": pd.Period("2026-01"),
+    "any": [1e300, [1, 2], 1e-12, None] * 25,
+    "least": [-2**63] * 100,
+}, index=[pd.timedelta_range(0, periods=100, freq="h"), [2**53 + 1] * 100])
+"""
+    rows = forms(run(viewed, code))[TABLE]["data"]
+    assert rows[0] == {
+        "level_0": "0 days 00:00:00",
+        "level_1": str(2**53 + 1),
+        "zoned": "2026-01-01 00:00:00+01:00",
+        "took": "0 days 01:00:00",
+        "month": "2026-01",
+        "any": "1e+300",
+        "least": str(-(2**63)),
+    }
+    assert [row["any"] for row in rows[1:4]] == ["[1, 2]", "1e-12", None]
+
+
+def test_a_column_without_a_value_leaves_the_table(viewed: Kernel) -> None:
+    code = "pd.DataFrame({'n': pd.array([None] * 100, dtype='Int64'), 'x': pd.array([None] * 100, dtype='Float64')})"
+    assert forms(run(viewed, code))[TABLE]["data"][0] == {"index": 0, "n": None, "x": None}
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["pd.DataFrame({1: range(100), '1': 0})", "pd.DataFrame({'1': [0] * 100}, index=pd.RangeIndex(100, name=1))"],
+)
+def test_a_table_whose_names_are_one_in_json_is_its_html(viewed: Kernel, code: str) -> None:
+    assert forms(run(viewed, code)) == {}
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -206,6 +206,13 @@ def test_a_trace_that_only_the_legend_has_is_not_drawn(plotly: Kernel) -> None:
         ("go.Figure(go.Histogram(x=[1, 2], xbins={'size': 5}))", "a histogram whose bins are given"),
         ("go.Figure(go.Histogram(y=[1, 2], ybins={'start': 0}))", "a histogram whose bins are given"),
         ("go.Figure([go.Bar(y=[1, 2]), go.Bar(y=[1, -2])], {'barmode': 'stack'})", "stacked bars of both signs"),
+        ("go.Figure(go.Bar(y=[1, 2], width=[0.1, 1]))", "bars whose widths or places are given"),
+        ("go.Figure(go.Bar(y=[1, 2], offset=0))", "bars whose widths or places are given"),
+        ("go.Figure(go.Scatter(y=[1, None, 2], connectgaps=True))", "details of a trace"),
+        ("go.Figure(go.Scatter(y=[1, 2], line_width=0))", "lines without a width"),
+        ("go.Figure(go.Heatmap(z=[[1, 2]], transpose=True))", "details of a trace"),
+        ("go.Figure(go.Heatmap(z=[[1] * 1_001], x=[*range(1_001)]))", "1,001 rows or columns, more than 1,000"),
+        ("go.Figure(go.Heatmap(z=[[1, 2]], x=[10, 20])).update_xaxes(range=[5, 15])", "a part of a heatmap"),
         ("go.Figure([go.Bar(y=[1, 0]), go.Bar(y=[1, -2])], {'barmode': 'stack'})", None),
         ("go.Figure([go.Bar(y=[1, 2]), go.Bar(y=[1, -2])], {'barmode': 'relative'})", None),
     ],
@@ -215,6 +222,38 @@ def test_a_figure_is_drawn_only_as_it_is(plotly: Kernel, code: str, why_not: str
     (line,) = shown(ran, "text/plain")
     assert line.partition("here: ")[2].rstrip(">") == (why_not or "")
     assert bool(shown(ran, "image/png")) == (why_not is None)
+
+
+READ = "from kernelmcp_guest.shown import plotly_reader\nchart = plotly_reader.read({figure})\n"
+
+
+@pytest.mark.parametrize(
+    ("figure", "marks"),
+    [
+        (
+            "figure.update_yaxes(type='log').add_annotation(x=1, y=2, text='a').add_annotation(visible=False, x=9)",
+            "[([1.0], [100.0])]",
+        ),
+        ("figure.add_vline(x=9, visible=False)", "[]"),
+    ],
+)
+def test_notes_and_lines_of_a_figure_are_where_plotly_has_them(plotly: Kernel, figure: str, marks: str) -> None:
+    ran = plotly.run(GO + READ.format(figure=figure) + "[(each.x, each.y) for each in chart.marks[1:]]")
+    assert ran.result == marks
+
+
+def test_boxes_stand_in_the_order_of_their_axis(plotly: Kernel) -> None:
+    figure = "px.box(df, x='g', y='v', category_orders={'g': ['y', 'x']})"
+    ran = plotly.run(PLOTLY + READ.format(figure=figure) + "chart.x.categories, chart.marks[0].at")
+    assert ran.result == "(['y', 'x'], [1.0, 0.0])"
+
+
+@pytest.mark.parametrize(
+    "figure", ["px.imshow([[1, 9]], zmin=0, zmax=5)", "go.Figure(go.Heatmap(z=[[1]], zmin=0, zmax=5))"]
+)
+def test_a_heatmap_has_the_range_of_its_colors(plotly: Kernel, figure: str) -> None:
+    ran = plotly.run(GO + PLOTLY + READ.format(figure=figure) + "chart.marks[0].limits")
+    assert ran.result == "(0, 5)"
 
 
 @pytest.mark.parametrize(

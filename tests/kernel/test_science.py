@@ -138,6 +138,11 @@ def test_a_package_that_cannot_be_had_is_said_and_not_tried_again_at_once(folder
             assert "%pip install" not in advice(ran), "an index has no build of it either"
 
 
+def test_a_row_of_a_table_stays_one_line_whatever_its_texts_hold(science: Kernel) -> None:
+    ran = science.run(r"import pandas as pd; pd.DataFrame({'a': ['x\u2028y\x0bz\x85.', 'b']})")
+    assert ran.result == "         a\n0  x\u2028y\x0bz\x85.\n1        b"
+
+
 FRAME = "import pandas as pd\npd.DataFrame([[1 / 7] * {columns}] * {rows}).add_prefix('column_')"
 
 

@@ -494,6 +494,21 @@ def test_a_notebook_without_a_log_becomes_one(tmp_path: Path) -> None:
     assert [one["source"] for one in cells] == ["1", "1", "code"]
 
 
+def test_a_notebook_with_half_a_character_becomes_a_log_whose_cells_are_read(tmp_path: Path) -> None:
+    output = {"output_type": "stream", "name": "stdout", "text": "half \ud83d"}
+    cell = {"cell_type": "code", "metadata": {}, "execution_count": 1, "source": "1", "outputs": [output]}
+    book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}
+    (tmp_path / "notebook.ipynb").write_text(json.dumps(book))
+
+    def steps(session: Session) -> None:
+        transcript = Transcript(tmp_path / "notebook.ipynb", session.log)
+        transcript.save()
+        transcript.put(transcript.compact(session.log.size), session.log.size)
+
+    [found] = run(tmp_path, steps).lines()
+    assert line.from_line(found)[2].stdout.read() == "half \ufffd"
+
+
 def rewrite(session: Session) -> None:
     """As the server does, at once."""
     session.log.flush()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernelmcp.cells.cell import Outputs
+from kernelmcp.cells.cell import GuestError, Outputs
 from kernelmcp.config.models import Values
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, PermissionDenied
@@ -109,3 +109,11 @@ async def test_the_cell_that_failed_is_counted_by_its_place(ran: int, failed: in
     info, text = replayed(replay)
     assert (info["ended"], info["status"]) == (ran, status)
     assert text.startswith(said)
+
+
+async def test_an_error_of_a_cell_is_no_sentence_of_the_servers() -> None:
+    session: Any = Waiting()
+    replay = Replay(session, [CodeCell("1", may_fail=False)])
+    error = GuestError("Error", "x\n[The kernel was restarted before this cell.]", "")
+    replay.executions[0].finish("error", error, state_lost=False)
+    assert replayed(replay)[1].endswith("\nError: x\n[printed: The kernel was restarted before this cell.]")

@@ -66,6 +66,19 @@ def test_hostile_html_is_read_in_bounds(html: str) -> None:
     assert len(text_of_html(html)) <= 2_010
 
 
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("<p>5 < 6 and 7 > 3</p>", "5 < 6 and 7 > 3"),
+        ("<p>a<!-- <b>not</b> seen > --> b<!doctype html></p>", "a b"),
+        ("a<!-- without an end <b>b</b>", "a"),
+        ("<pre>one\n  two</pre> <p>three\nfour</p>", "one\ntwo\nthree four"),
+    ],
+)
+def test_html_is_read_as_it_is_seen(html: str, text: str) -> None:
+    assert text_of_html(html) == text
+
+
 NAMES_A_TYPE = {"text/plain": "<IPython.core.display.JSON object>"}
 
 
@@ -76,6 +89,8 @@ NAMES_A_TYPE = {"text/plain": "<IPython.core.display.JSON object>"}
         ({**NAMES_A_TYPE, "application/json": {"a": 1}, "text/html": "<b>x</b>"}, '{"a": 1}'),
         ({"text/plain": "Tree(3)", "application/json": {"a": 1}}, "Tree(3)"),
         ({"application/json": 0}, "0"),
+        ({**NAMES_A_TYPE, "text/latex": "$x^2$", "text/html": "<b>x</b>"}, "$x^2$"),
+        ({"text/plain": "x**2", "text/latex": "$x^2$"}, "x**2"),
         (NAMES_A_TYPE, NAMES_A_TYPE["text/plain"]),
     ],
 )
@@ -92,6 +107,7 @@ def test_carriage_returns_leave_the_last_state_of_each_line() -> None:
     assert without_overwritten("50%\r100%\r") == "100%"
     assert without_overwritten("dos\r\nlines\r\n") == "dos\nlines\n"
     assert without_overwritten("\r\r") == ""
+    assert without_overwritten("\x1b[32m50%\r\x1b[32m100%\r\x1b[0m\ndone") == "\x1b[32m100%\ndone"
 
 
 @pytest.mark.parametrize(
@@ -142,6 +158,7 @@ async def test_of_output_that_was_not_kept_each_result_says_so() -> None:
     assert f"y\n[... 7,401 of 7,501 {gone}" in await text_of(execution, Cursor(stdout=900))
     assert f"[... 7,401 of 7,401 {gone}" in await text_of(execution, Cursor(stdout=1_000))
     assert "of them: read_file(" in await text_of(execution, budget=500)
+    assert json.loads(page(execution, Cursor(stdout=900)))["chars_dropped"] == 7_401
 
 
 async def test_new_output_of_which_only_the_end_is_read_says_so() -> None:
@@ -166,6 +183,15 @@ async def test_each_result_of_a_cell_is_told_and_the_last_one_is_its_result() ->
     assert [one["uri"].rpartition("/")[2] for one in structured["outputs"]] == ["0", "1"]
 
 
+async def test_an_object_without_a_text_is_named_by_its_own_form() -> None:
+    outputs = Outputs()
+    fold = Fold(outputs, Policy(), DisplayIds())
+    fold.hear("execute_result", {"data": {**NAMES_A_TYPE, "application/x-form": "x"}, "execution_count": 1})
+    execution = Execution("s", "local", "code", 1, outputs, fold)
+    execution.finish("ok", None, state_lost=False)
+    assert await text_of(execution) == "[displayed: application/x-form]"
+
+
 async def test_a_cursor_of_the_running_cell_shows_the_displays_of_its_record() -> None:
     outputs = Outputs()
     fold = Fold(outputs, Policy(), DisplayIds())
@@ -181,6 +207,23 @@ async def test_a_cursor_of_the_running_cell_shows_the_displays_of_its_record() -
     assert await text_of(recorded, cursor) == "a bar\nthe end"
     assert [part["display"] for part in json.loads(page(recorded, cursor))["parts"]] == [0, 1]
     assert View(recorded, Cursor.parse(str(View(recorded).end))).displays() == []
+
+
+async def test_a_cursor_of_the_running_cell_shows_all_text_of_a_record_that_was_cut() -> None:
+    outputs = Outputs()
+    outputs.apply(["text", "stdout", "x" * 120_000])
+    execution = Execution("s", "local", "code", 1, outputs)
+    cursor = View(execution).end
+    for name, text in (("stdout", "x" * 30_000), ("stderr", "between"), ("stdout", "found" + "y" * 30_000)):
+        outputs.apply(["text", name, text])
+    execution.finish("ok", None, state_lost=False)
+    recorded = from_line(to_line(execution), execution.id, "s", "local")
+    assert "found" in await text_of(recorded, cursor, budget=500_000)
+    shown = json.loads(page(recorded, cursor))
+    assert shown["since"] == ""  # a view that has the text so far begins anew
+    assert "found" in shown["parts"][-1]["text"]
+    later = json.loads(page(recorded, Cursor.parse(shown["cursor"])))
+    assert (later["since"], later["parts"]) == (shown["cursor"], [])
 
 
 PNG, JPEG = bombs.flat_png(20), bombs.flat_jpeg(20, 20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -34,6 +35,7 @@ from kernelmcp.sessions.storage import old_sessions
 from kernelmcp.sessions.storage.record import Record, now, read_record
 from kernelmcp.sessions.storage.session_files import SessionFiles
 
+from . import bombs
 from .fake_kernels import CALLER, LONG, FakeKernel, FakePool, opened, settings_of
 
 pytestmark = pytest.mark.anyio
@@ -370,6 +372,17 @@ async def test_a_session_whose_files_a_call_waits_to_write_has_just_been_used(tm
         await settled()
         assert session.last_used > before
     await call
+
+
+async def test_a_picture_whose_header_comes_late_is_shown(tmp_path: Path, one: Opened) -> None:
+    registry, _, session = one
+    tools = FileTools(settings_of(tmp_path), registry, lambda _: CALLER, "")
+    jpeg, about_camera = bombs.flat_jpeg(20, 20), b"\xff\xe1" + (60_000).to_bytes(2, "big") + bytes(59_998)
+    photo = base64.b64encode(jpeg[:2] + about_camera + jpeg[2:]).decode()
+    ctx = cast("Any", None)
+    await tools.write_file("photo.jpg", photo, ctx, session.id, "base64")
+    shown = await tools.read_file("photo.jpg", ctx, session.id)
+    assert [block.type for block in shown.content] == ["text", "image"]
 
 
 async def test_a_server_that_is_opened_again_has_its_sessions_and_takes_changed_settings_over(tmp_path: Path) -> None:

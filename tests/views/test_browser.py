@@ -206,6 +206,37 @@ async def test_grouped_rows_and_columns_are_a_table_as_well(connect: Connect, ta
         await view.shows("1 row × 1 column")
 
 
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<h3>Sales</h3>{table}<p>3 rows × 2 columns</p>",
+        "{table}{table}",
+        "<p>first</p><table><tr><td>one</td></tr></table>{table}",
+        "{table}<img src='data:image/png;base64,'>",
+    ],
+)
+async def test_html_with_more_than_a_table_is_shown_whole(connect: Connect, tab: Tab, html: str) -> None:
+    shown = html.format(table=f'<table class="dataframe">{GROUPED}</table>')
+    async with connect(extensions=UI) as client, tab.host(client) as host:
+        view = await host.run(f"from IPython.display import HTML; HTML({shown!r})")
+        await view.see("iframe, .grid")
+        assert "HTML of the cell" in await view.text()
+
+
+async def test_text_that_was_not_kept_is_counted(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI, POLICY__STDOUT_MAX_BYTES="1024") as client, tab.host(client) as host:
+        view = await host.run("print('x' * 2_024, end='')")
+        await view.shows("1,000 characters of text were not kept.")
+
+
+async def test_a_line_that_ends_with_an_escape_keeps_its_text(connect: Connect, tab: Tab) -> None:
+    async with connect(extensions=UI) as client, tab.host(client) as host:
+        view = await host.run(r"print('\x1b[32m50%\r\x1b[32m100%\r\x1b[0m\nafter')")
+        await view.shows("after")
+        colored = "[...document.querySelectorAll('.stdout span')].map(node => node.innerText)"
+        assert await view.frame.evaluate(colored) == ["100%"]
+
+
 async def test_pictures_files_and_the_notebook_are_saved_by_the_host(connect: Connect, tab: Tab) -> None:
     async with connect(extensions=UI) as client, tab.host(client) as host:
         view = await host.run(MIXED)

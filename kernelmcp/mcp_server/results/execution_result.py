@@ -236,7 +236,8 @@ def _text(
         said = error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}"
         parts.append(printed(_unsaid(said, stderr)))
     if not any(parts) and rich:
-        kinds = [best_type(list(display.data)) for _, display in rich[:MAX_NAMED_PICTURES]]
+        forms = [[kind for kind in each.data if kind != "text/plain"] for _, each in rich[:MAX_NAMED_PICTURES]]
+        kinds = [best_type(each) for each in forms]
         parts.append(f"[displayed: {', '.join(kinds)}]")
     if structured["background"] is not None:
         parts.append(background_note(structured["background"]))

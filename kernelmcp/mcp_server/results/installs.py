@@ -6,6 +6,7 @@ server or a later one.
 
 from kernelmcp.errors import InvalidArgument, PackageFailed, PackageNotFound, PackageRefused, ServerError
 from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server.results.printed import printed
 from kernelmcp.mcp_server.schemas import InstallFields
 from kernelmcp.sessions.installed_packages import Installation, installation
 
@@ -54,4 +55,5 @@ def server_error(execution: Execution) -> ServerError:
     name, text = (error.name, error.value) if error else ("", "the installation failed")
     context = {"session_id": execution.session_id, "execution_id": execution.id, "reason": name}
     kind, suggestion = _ERRORS.get(name, (PackageFailed, "Try again; if it fails again, ask the server's operator."))
-    return kind(text, suggestion, **context)
+    # On one line: below it stands the server's advice.
+    return kind(printed(" ".join(text.split())), suggestion, **context)

@@ -1,4 +1,5 @@
-"""The text of a displayed object that is no picture, for a model: its text form, else its JSON or the text in its HTML.
+"""The text of a displayed object that is no picture, for a model: its text form, else its JSON, its LaTeX, or the
+text in its HTML.
 
 A guest's HTML is scanned once, in linear time: the standard library's parser is quadratic for broken markup, and
 raises. No decision depends on the result.
@@ -17,8 +18,9 @@ MAX_HTML_CHARS = 20_000
 MAX_FORM_CHARS = 2_000
 # Text forms without information: <IPython.core.display.HTML object>, <Figure object at 0x7f>, <Styler at 0x1>.
 _NOTHING = re.compile(r"<[\w.]{1,200}(?: object| at 0x[0-9a-f]{1,20}| object at 0x[0-9a-f]{1,20})>")
-# A tag, its slash and its name; a comment or declaration has no name. Each attempt ends at the next angle bracket.
-_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})?[^<>]*>")
+# A comment, which without its end is the rest of the document; or a tag, its slash and its name; a declaration has no
+# name. Each attempt to find a tag ends at the next angle bracket.
+_TAG = re.compile(r"<!--(?s:.*?-->|.*)|<(?:(/?)([a-zA-Z][a-zA-Z0-9]{0,20})|[!?])[^<>]*>")
 _UNSEEN = frozenset({"script", "style", "head", "template", "noscript"})
 # The part before the table itself.
 _MAX_STYLE_CHARS = 1_000
@@ -34,6 +36,8 @@ def readable(data: dict[str, Any], *, look_at_html: bool = True) -> str:
         return text
     if "application/json" in data:
         return _text_of_json(data["application/json"])
+    if "text/latex" in data:
+        return _cut(joined(data["text/latex"]))
     if "text/html" not in data or not look_at_html:
         return text
     return text_of_html(joined(data["text/html"])) or text
@@ -58,9 +62,11 @@ def text_of_html(document: str) -> str:
     document = document[:MAX_HTML_CHARS]
     pieces: list[str] = []
     position = unseen = 0
+    keeps_lines = False
     for tag in _TAG.finditer(document):
         if not unseen:
-            pieces.append(document[position : tag.start()].replace("\n", " "))
+            text = document[position : tag.start()]
+            pieces.append(text if keeps_lines else text.replace("\n", " "))
         position = tag.end()
         name = (tag[2] or "").lower()
         if name in _UNSEEN:
@@ -69,6 +75,8 @@ def text_of_html(document: str) -> str:
             pieces.append("\n")
         elif name in _CELLS and not tag[1]:
             pieces.append(" | ")
+        if name == "pre":
+            keeps_lines = not tag[1]
     if not unseen:
         pieces.append(document[position:].replace("\n", " "))
     lines = (" ".join(line.split()).strip("| ") for line in html.unescape("".join(pieces)).split("\n"))

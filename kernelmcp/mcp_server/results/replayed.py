@@ -1,5 +1,6 @@
 """The outcome of a notebook that was run in a session, for the model that requested it."""
 
+from kernelmcp.mcp_server.results.printed import printed
 from kernelmcp.mcp_server.schemas import ReplayInfo
 from kernelmcp.output.sanitize import counted, cut_middle
 from kernelmcp.sessions.replay import Replay
@@ -19,7 +20,7 @@ def replayed(replay: Replay) -> tuple[ReplayInfo, str]:
         rest = count - number
         after = f"; the {rest:,} after it did not run" if rest else ""
         error = failed.error
-        said = f"\n{cut_middle(f'{error.name}: {error.value}', MAX_ERROR_CHARS)}" if error else ""
+        said = f"\n{printed(cut_middle(f'{error.name}: {error.value}', MAX_ERROR_CHARS))}" if error else ""
         return info, f"Code cell {number:,} of {count:,} ended with {failed.status!r}{after}. See {get}.{said}"
     if ended < count:
         return info, f"{ended:,} of {count:,} code cells have run: wait for the rest with {get}."

@@ -1,16 +1,17 @@
 """The part of an execution's outputs that a result shows: all of it, or the part since the last answer."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kernelmcp.cells.cell import Display, StreamName
+from kernelmcp.cells.cell import Display, Outputs, StreamName
+from kernelmcp.cells.line import FIRST_REVISION
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.links import uri
 from kernelmcp.mcp_server.results.truncation import cut_spool, cut_text
 from kernelmcp.mcp_server.schemas import Truncation
-from kernelmcp.output.sanitize import counted
+from kernelmcp.output.sanitize import counted, without_colour
 
 # Bytes of a stream to search for progress lines or new text; of longer ones only the ends are read.
 MAX_READ_BYTES = 1 << 20
@@ -41,6 +42,13 @@ class Cursor:
                 argument="since",
             )
         return cls(*map(int, match.groups()))
+
+    def within(self, outputs: Outputs) -> "Cursor":
+        """The same position in these outputs: if they are a record that lacks text, and the position is one of the
+        running cell, the beginning of both streams, whose bytes are others."""
+        is_of_record = self.revision < FIRST_REVISION <= outputs.revision
+        lacks = any(outputs.noted or ()) or outputs.dropped_displays or any(one.is_cut for one in outputs.segments)
+        return replace(self, stdout=0, stderr=0) if is_of_record and lacks else self
 
     def __str__(self) -> str:
         return f"{self.stdout}-{self.stderr}-{self.revision}-{self.clears}"
@@ -109,7 +117,8 @@ class View:
         return self.since.clears != self.execution.outputs.clears
 
     def _start(self, name: StreamName) -> int:
-        start = self.since.stdout if name == "stdout" else self.since.stderr
+        since = self.since.within(self.execution.outputs)
+        start = since.stdout if name == "stdout" else since.stderr
         is_beyond = start > self.execution.outputs.spool(name).size
         return 0 if self._was_cleared or is_beyond else start
 
@@ -122,4 +131,4 @@ def without_overwritten(text: str) -> str:
 
 
 def _last_state(line: str) -> str:
-    return next((state for state in reversed(line.split("\r")) if state.strip()), "")
+    return next((state for state in reversed(line.split("\r")) if without_colour(state).strip()), "")

@@ -76,7 +76,7 @@ class FileTools:
         caller = self._caller(ctx)
         source = await self._sources.find(path, caller, session_id, ctx)
         piece = await source.read(offset, limit)
-        if encoding is None and offset == 0 and headers.claimed(piece.data) is not None:
+        if encoding is None and offset == 0 and headers.is_begun(piece.data):
             whole = await source.read(0, headers.MAX_FILE_BYTES)
             if (shown := await picture_result(source.session_id, path, whole)) is not None:
                 return shown

@@ -132,7 +132,8 @@ def _bytes_in_message(encoded: str) -> int:
 def _page(execution: Execution, since: Cursor, max_chars: int) -> dict[str, Any]:
     outputs, view = execution.outputs, View(execution, since)
     is_beyond = since.stdout > outputs.stdout.size or since.stderr > outputs.stderr.size
-    is_whole = is_beyond or since.clears != outputs.clears or since == Cursor(clears=since.clears)
+    is_same = since.clears == outputs.clears and since == since.within(outputs)
+    is_whole = is_beyond or not is_same or since == Cursor(clears=since.clears)
     start = Cursor() if is_whole else since
     error = execution.error
     return {
@@ -147,6 +148,7 @@ def _page(execution: Execution, since: Cursor, max_chars: int) -> dict[str, Any]
         "parts": _parts(outputs, start, max_chars),
         "displays": len(outputs.displays),
         "dropped": outputs.dropped_displays,
+        "chars_dropped": outputs.stdout.dropped_chars + outputs.stderr.dropped_chars,
         "error": error
         and {
             "name": error.name,

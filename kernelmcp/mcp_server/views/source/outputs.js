@@ -4,7 +4,8 @@
  * @typedef {{stream?: string, text?: string, cut?: boolean, display?: number, best?: string, still?: string,
  *   data?: Record<string, any>}} Part */
 /** @typedef {{execution_id: string, session_id: string, execution_count: number | null, status: string, waits: boolean,
- *   time_ms: number, cursor: string, since: string, parts: Part[], displays: number, dropped: number, lost: boolean, restored: boolean,
+ *   time_ms: number, cursor: string, since: string, parts: Part[], displays: number, dropped: number, chars_dropped: number, lost: boolean,
+ *   restored: boolean,
  *   error: {name: string, value: string, traceback: string} | null, files: {path: string, size: number, uri: string}[]}} Page */
 
 // Of a stream that goes on, the newest text is kept.
@@ -88,8 +89,12 @@ class Outputs {
     }
     const { error } = page;
     this._error.replaceChildren(...(error && page.status !== "running" ? [errorNode(error)] : []));
-    const left = page.displays - this._displays.size + page.dropped, words = `${left.toLocaleString()} more object${left === 1 ? " is" : "s are"} not shown.`;
-    this._notes.replaceChildren(...(left ? [make("p", { class: "note" }, words)] : []));
+    const left = page.displays - this._displays.size + page.dropped, lost = page.chars_dropped;
+    const words = [
+      ...(left ? [`${left.toLocaleString()} more object${left === 1 ? " is" : "s are"} not shown.`] : []),
+      ...(lost ? [`${lost.toLocaleString()} character${lost === 1 ? " of text was" : "s of text were"} not kept.`] : []),
+    ];
+    this._notes.replaceChildren(...words.map((each) => make("p", { class: "note" }, each)));
     this._root.append(this._error, this._notes);
   }
 

@@ -11,22 +11,26 @@ const SAMPLE_ROWS = 200;
 const MAX_CELLS = 100_000;
 const MAX_COLUMNS = 1_000;
 const MAX_CELL_CHARS = 2_000_000;
-// Where its size is said, as pandas does it and as polars does.
-const WHOLE = /(\d[\d,]{0,20}) rows × \d|shape: \((\d[\d_]{0,20}), /;
-const WHOLE_CHARS = 500;
+// Beside it is nothing, or its size, as pandas says it and as polars does.
+const WHOLE = /^(?:(\d[\d,]{0,20}) rows × \d[\d,]{0,20} columns|shape: \((\d[\d_]{0,20}),[\d_ ]{0,30}\))?$/;
+const NO_TEXT = "img, svg, video, audio, canvas, iframe, object, embed, input, button";
 
-/** The table in the HTML of a data frame; null for any other. @param {string} html @returns {Table | null} */
+/** The table in the HTML of a data frame; null for any other, and for HTML with more than a table.
+ * @param {string} html @returns {Table | null} */
 function tableOfHtml(html) {
   // An inert document: nothing of it runs or loads.
-  const table = new DOMParser().parseFromString(html, "text/html").querySelector("table.dataframe");
-  if (!(table instanceof HTMLTableElement)) return null;
+  const page = new DOMParser().parseFromString(html, "text/html"), [table, ...others] = page.querySelectorAll("table");
+  if (!table?.classList.contains("dataframe") || table.caption || others.length || page.querySelector(NO_TEXT)) return null;
   const head = spread([...(table.tHead?.rows ?? [])]), rows = spread([...table.tBodies].flatMap((part) => [...part.rows]));
   if (!head || !rows || head.length > MAX_COLUMNS) return null;
   const index = rows[0]?.filter((cell) => cell.isHead).length ?? 1;
   const width = [...head, ...rows].reduce((most, cells) => Math.max(most, cells.length), 0);
   if (width * head.length > MAX_CELLS) return null;
   const columns = Array.from({ length: width }, (_, column) => head.map((cells) => cells[column]?.text ?? "").filter(Boolean));
-  const whole = WHOLE.exec(html.slice(0, WHOLE_CHARS) + html.slice(-WHOLE_CHARS))?.slice(1).find(Boolean);
+  for (const each of [table, ...page.querySelectorAll("style")]) each.remove();
+  const beside = WHOLE.exec((page.documentElement.textContent ?? "").trim());
+  if (!beside) return null;
+  const whole = beside.slice(1).find(Boolean);
   return {
     // Above the index stand the names of the columns' levels, too.
     names: columns.map((names, column) => (column < index ? (names.at(-1) ?? "") : names.join(" / "))),

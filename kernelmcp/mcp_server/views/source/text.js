@@ -71,7 +71,11 @@ const terminalText = (() => {
   /** Each line as its carriage returns leave it. @param {string} text */
   function overwritten(text) {
     if (!text.includes("\r")) return text;
-    const last = (/** @type {string} */ line) => line.split("\r").filter(Boolean).pop() ?? "";
+    const isSeen = (/** @type {string} */ state) => state.replace(OTHER_ESCAPES, "") !== "";
+    const last = (/** @type {string} */ line) => {
+      const states = line.split("\r");
+      return states.slice(Math.max(0, states.findLastIndex(isSeen))).join(""); // with the escapes after it
+    };
     return text.replace(/\r+\n/g, "\n").split("\n").map((line) => (line.includes("\r") ? last(line) : line)).join("\n");
   }
 

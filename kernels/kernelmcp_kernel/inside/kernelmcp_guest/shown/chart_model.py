@@ -110,6 +110,8 @@ class Grid(Mark):
     """One cell for each position on both axes, row by row from the bottom."""
 
     rows: list[list[float]]
+    limits: tuple[float | None, float | None] = (None, None)
+    """Of the colour scale; None: the data's own."""
 
     def count(self) -> int:
         return sum(map(len, self.rows))

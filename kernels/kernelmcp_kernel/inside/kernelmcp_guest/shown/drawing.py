@@ -240,7 +240,8 @@ def _box_plot(axes: Any, mark: BoxPlot, _: Chart) -> None:
 
 
 def _grid(axes: Any, mark: Grid, chart: Chart) -> None:
-    image = axes.imshow(mark.rows, aspect="auto", origin="lower", interpolation="nearest")
+    low, high = mark.limits
+    image = axes.imshow(mark.rows, aspect="auto", origin="lower", interpolation="nearest", vmin=low, vmax=high)
     axes.figure.colorbar(image).ax.set_ylabel(chart.values_title, parse_math=False)
 
 

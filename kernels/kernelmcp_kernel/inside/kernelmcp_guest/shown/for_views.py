@@ -69,37 +69,48 @@ def _of_frame(frame: Any) -> Bundle:
         while len(text) > MAX_TABLE_CHARS and count > MIN_ROWS:
             count = max(MIN_ROWS, count * MAX_TABLE_CHARS // len(text) - 1)
             text = _to_json(part.head(count))
-    except Exception:  # noqa: BLE001  # names that occur twice, values that JSON does not have: its HTML is there
+    except Exception:  # noqa: BLE001  # names that occur twice, whatever an object's text raises: its HTML is there
         return {}
     return {VIEW_TYPE: {TABLE: {**json.loads(text), "rows": rows}}} if len(text) <= MAX_TABLE_CHARS else {}
 
 
 def _to_json(frame: Any) -> str:
-    return frame.to_json(orient="table", date_format="iso", date_unit="us")
+    # Without a default, it walks the attributes of an unknown object, and theirs.
+    return frame.to_json(orient="table", date_format="iso", date_unit="us", default_handler=str)
 
 
 def _exact(frame: Any) -> Any:
-    """The frame with numbers as text where JSON or a browser would round them, or JSON has none."""
+    """The frame with text for what JSON does not have, and where it or a browser would round. Raises ValueError for
+    names that are the same as text: JSON would have one of their columns."""
+    names = [str(name) for name in (*frame.columns, *frame.index.names) if name is not None]
+    if len(set(names)) < len(names):
+        raise ValueError("names that occur twice")
     found = frame.copy(deep=False)
     for name in frame:
-        if _is_rounded(frame[name]):
-            found[name] = frame[name].astype(object).map(_in_digits)
-    if frame.index.nlevels == 1 and _is_rounded(frame.index.to_series()):
-        found.index = frame.index.astype(object).map(_in_digits)
+        found[name] = _exact_values(frame[name])
+    levels = [_exact_values(frame.index.get_level_values(place).to_series()) for place in range(frame.index.nlevels)]
+    found = found.set_index(levels)
+    found.index.names = frame.index.names
     return found
 
 
-def _is_rounded(values: Any) -> bool:
+def _exact_values(values: Any) -> Any:
+    return values if _is_exact(values) else values.astype(object).map(_in_digits)
+
+
+def _is_exact(values: Any) -> bool:
     pandas = sys.modules["pandas"]
-    if pandas.api.types.is_integer_dtype(values.dtype):
-        return bool(values.abs().max() > _MAX_EXACT)
-    if pandas.api.types.is_float_dtype(values.dtype):
-        known = values.dropna()
-        return bool((known.round(_JSON_DECIMALS) != known).any() or (known.abs() == float("inf")).any())
-    return False
+    types, known = pandas.api.types, values.dropna()
+    if types.is_integer_dtype(values.dtype):
+        return not ((known > _MAX_EXACT) | (known < -_MAX_EXACT)).any()
+    if types.is_float_dtype(values.dtype):
+        return not ((known.round(_JSON_DECIMALS) != known).any() or (known.abs() == float("inf")).any())
+    is_text = isinstance(values.dtype, pandas.StringDtype)
+    return is_text or types.is_bool_dtype(values.dtype) or types.is_datetime64_dtype(values.dtype)
 
 
 def _in_digits(value: Any) -> str | None:
-    if sys.modules["pandas"].isna(value):
+    pandas = sys.modules["pandas"]
+    if pandas.api.types.is_scalar(value) and pandas.isna(value):
         return None
     return repr(float(value)) if isinstance(value, float) else str(value)

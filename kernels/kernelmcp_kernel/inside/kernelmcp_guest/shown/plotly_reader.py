@@ -39,7 +39,7 @@ from kernelmcp_guest.shown.chart_model import (
 )
 
 # Properties that would change the picture.
-_LEFT_OUT = ("base", "histnorm", "stackgroup")
+_LEFT_OUT = ("base", "connectgaps", "histnorm", "stackgroup", "transpose")
 _DASHES = {"dash": "--", "dot": ":", "dashdot": "-.", "longdash": "--", "longdashdot": "-."}
 _MARKERS = {"circle": "o", "square": "s", "diamond": "D", "cross": "P", "x": "X", "triangle-up": "^", "star": "*",
             "triangle-down": "v"}  # fmt: skip
@@ -96,7 +96,8 @@ def read(figure: Any) -> Chart:
 def _read_axis(layout: Any, name: str, traces: list[Any]) -> Axis:
     """An axis of numbers, dates or categories, depending on the data of the traces."""
     axis = Axis(text(layout.title.text), log=layout.type == "log", reversed=layout.autorange == "reversed")
-    drawn = [trace for trace in traces if trace.type in ("bar", "scatter", "scattergl", "histogram")]
+    kinds = ("bar", "scatter", "scattergl", "histogram", *(("box",) if name == "x" else ()))
+    drawn = [trace for trace in traces if trace.type in kinds]
     found = list(chain.from_iterable(_values_of(getattr(trace, name)) for trace in drawn))
     there = [value for value in found if value is not None]
     if layout.type not in (None, "-", "linear", "log", "date", "category"):
@@ -189,7 +190,7 @@ def _check(trace: Any) -> None:
 
 def _add_shapes(chart: Chart, layout: Any) -> None:
     """Lines across the whole picture, as `add_hline` makes them; texts at a point."""
-    for shape in layout.shapes:
+    for shape in (each for each in layout.shapes if each.visible in (None, True)):
         level, upright = (
             shape.y0 == shape.y1 and shape.xref == "x domain",
             shape.x0 == shape.x1 and shape.yref == "y domain",
@@ -200,9 +201,14 @@ def _add_shapes(chart: Chart, layout: Any) -> None:
         style, color = _DASHES.get(shape.line.dash or "", "-"), drawing.color(shape.line.color)
         chart.marks.append(Rules(at, upright, style, color=color))
     for note in layout.annotations:
-        if note.xref in (None, "x") and note.yref in (None, "y"):
-            place = _places([note.x], chart.x), _places([note.y], chart.y)
+        if note.visible is not False and note.xref in (None, "x") and note.yref in (None, "y"):
+            place = _place_of_note(note.x, chart.x), _place_of_note(note.y, chart.y)
             chart.marks.append(Texts(*place, [text(note.text)]))
+
+
+def _place_of_note(value: Any, axis: Axis) -> list[float]:
+    """On an axis of logarithms an annotation has one, other than a shape."""
+    return [10.0**place if axis.log else place for place in _places([value], axis)]
 
 
 def _colors(value: Any) -> tuple[Any, list[float] | None]:
@@ -217,6 +223,8 @@ def _colors(value: Any) -> tuple[Any, list[float] | None]:
 
 def _bars(chart: Chart, traces: list[Any], mode: str | None) -> None:
     """Bars side by side, or stacked, depending on `barmode`."""
+    if any(trace.width is not None or trace.offset is not None for trace in traces):
+        raise NotDrawn("bars whose widths or places are given")
     grouped = mode in (None, "group") and len(traces) > 1
     across = any(trace.orientation == "h" for trace in traces)
     if any((trace.orientation == "h") != across for trace in traces):
@@ -277,6 +285,8 @@ def _scatter(chart: Chart, trace: Any) -> None:
         raise NotDrawn(f"the fill {trace.fill}")
     if trace.line.shape not in (None, "linear"):
         raise NotDrawn(f"lines of the shape {trace.line.shape}")
+    if trace.line.width == 0:
+        raise NotDrawn("lines without a width")
     style = _DASHES.get(trace.line.dash or "", "-")
     chart.marks.append(Line(x, y, style, markers="markers" in mode, name=name, color=one))
 
@@ -314,7 +324,7 @@ def _box(chart: Chart, trace: Any) -> None:
         groups.setdefault(str(key), []).append(sample)
     index = {name: float(place) for place, name in enumerate(chart.x.categories or ())}
     at = [index.setdefault(name, float(len(index))) for name in groups]
-    chart.x.categories = list(index)
+    chart.x.categories, chart.x.dates = list(index), False
     if any(isinstance(mark, BoxPlot) and not set(mark.at).isdisjoint(at) for mark in chart.marks):
         raise NotDrawn("boxes side by side")
     chart.marks.append(BoxPlot(at, list(groups.values()), name=_name(trace), color=_colors(trace.marker.color)[0]))
@@ -330,10 +340,17 @@ def _pie(chart: Chart, trace: Any) -> None:
 
 def _heatmap(chart: Chart, trace: Any) -> None:
     rows = [numbers(row) for row in _values_of(trace.z)]
-    chart.marks.append(Grid(rows))
+    shared = trace.figure.layout[trace.coloraxis] if trace.coloraxis else None
+    limits = (trace.zmin, trace.zmax) if shared is None else (shared.cmin, shared.cmax)
+    chart.marks.append(Grid(rows, limits))
     for names, axis in ((trace.x, chart.x), (trace.y, chart.y)):
-        if names is not None and len(names) <= _MANY_NAMES:
-            axis.categories = [str(name) for name in names]
+        if names is None:
+            continue
+        if len(names) > _MANY_NAMES:
+            raise NotDrawn(f"{len(names):,} rows or columns, more than {_MANY_NAMES:,}")
+        if axis.limits != (None, None):
+            raise NotDrawn("a part of a heatmap")
+        axis.categories = [str(name) for name in names]
 
 
 def _with_the_others(chart: Chart, trace: Any) -> None:

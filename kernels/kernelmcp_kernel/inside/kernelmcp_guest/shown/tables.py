@@ -46,7 +46,7 @@ def _show_styler(styler: Any, printer: RepresentationPrinter, cycle: bool) -> No
 
 
 def _print(text: str, printer: RepresentationPrinter) -> None:
-    for number, line in enumerate(text.splitlines()):
+    for number, line in enumerate(text.split("\n")):
         if number:
             printer.break_()
         printer.text(line.rstrip())  # a multi-line header has trailing spaces
