@@ -233,7 +233,15 @@ def test_records_of_json_in_one_text_are_read_without_looking_at_the_rest_for_ea
                 while at < len(text):
                     _, at = decoder.raw_decode(text, at)
             return looked.call_count, at""")
-    assert kernel.run("read('{}[[1]]' * 10_000)").result == "(1, 70000)"
+    assert kernel.run("read('{}[[1]]' * 10_000)").result == "(2, 70000)"
+    kernel.run("""
+        def look(text):
+            for at, each in enumerate(text):
+                try:
+                    each in "[{" and decoder.raw_decode(text, at)
+                except json.JSONDecodeError:
+                    pass""")
+    assert kernel.run("look('[x \"' + '[' * 20_000 + '\"]')").error == TOO_DEEP
     deep = "read('{}' * 10_000 + '[[]]{}' + '[' * 20_000, 20_000)"
     assert kernel.run(deep).error == TOO_DEEP
 

@@ -27,10 +27,11 @@ _STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
 Scan = Callable[[str, int], Any]
 
 
-def _is_too_deep(text: str, start: int) -> bool:
-    """Whether what begins here or at any later place is, up to a fifth too strictly."""
+def _is_too_deep(text: str, start: int, *, inside: bool = False) -> bool:
+    """Whether what begins here or at any later place is, up to a fifth too strictly. `inside`: what is in strings is
+    counted, and what is between them is not."""
     depth = lowest = 0
-    for block in _without_strings(text, start):
+    for block in _without_strings(text, start, int(inside)):
         opened = block.count("[") + block.count("{")
         closed = block.count("]") + block.count("}")
         if opened + closed <= _MANY and depth + opened - lowest <= MAX_DEPTH:
@@ -45,9 +46,8 @@ def _is_too_deep(text: str, start: int) -> bool:
     return False
 
 
-def _without_strings(text: str, start: int) -> Iterator[str]:
-    """What is not in strings, block by block."""
-    inside = 0
+def _without_strings(text: str, start: int, inside: int) -> Iterator[str]:
+    """What is not in strings, block by block; `inside`: 1 if it begins in one."""
     while start < len(text):
         end = start + _BLOCK
         while text[end - 1 : end] == "\\":  # no cut within an escape
@@ -68,7 +68,8 @@ def _checked(scan: Scan) -> Scan:
             return
         if _is_too_deep(text, start):
             raise RecursionError("maximum recursion depth exceeded while decoding JSON")
-        shallow, shallow_from = found, start
+        if not _is_too_deep(text, start, inside=True):  # whoever looks for JSON in other text may begin in a string
+            shallow, shallow_from = found, start
 
     def scan_once(string: str, idx: int) -> Any:
         if isinstance(string, str) and len(string) - idx > MAX_DEPTH:  # pyright: ignore[reportUnnecessaryIsInstance]  # guest code passes what it likes
