@@ -43,7 +43,7 @@ from kernelmcp.json_bounds import WEIGHT, JsonBounds, check_json
 from kernelmcp.output.sanitize import as_dict, is_readable
 from kernelmcp.upstreams.catalogue import Catalogue, Tool, ToolCallResult, UpstreamError
 from kernelmcp.upstreams.large_results import FIRST_NUMBER, LARGE_BYTES, MAX_PARSED_BYTES, LargeResults, Waiting
-from kernelmcp.upstreams.link import NUMBER_HEADER, Link
+from kernelmcp.upstreams.link import NUMBER_HEADER, OURS, UNSENT, Link
 from kernelmcp.upstreams.tool_listing import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Listing, list_tools, text_of
 from kernelmcp.version import __version__
 
@@ -143,6 +143,8 @@ class Conversation:
             except MCPError:
                 if waiting.is_too_large and tool is not None:
                     raise UpstreamError("LimitExceeded", self._too_large(tool)) from None
+                if waiting.unsent:
+                    raise MCPError(UNSENT, waiting.unsent, OURS) from None
                 raise
 
     def _too_large(self, tool: str) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -26,6 +26,7 @@ from kernelmcp.upstreams.large_results import LARGE_BYTES, LargeResults, Lines, 
 from kernelmcp.upstreams.link import (
     BYTES_PER_LINE,
     NUMBER_HEADER,
+    OURS,
     SESSION_GONE,
     TOO_LARGE,
     UNREACHED,
@@ -140,7 +141,7 @@ class _Guard(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if (why := request.extensions.get(NOT_SENT)) is not None:
-            return self._failed(why, code=UNSENT)
+            return self._unsent(request, why)
         # After a login was renewed, the request is sent a second time, without what names its call.
         if (number := request.headers.pop(NUMBER_HEADER, None)) is not None:
             request.extensions = {**request.extensions, _CALL: int(number)}
@@ -175,8 +176,9 @@ class _Guard(httpx2.AsyncBaseTransport):
                 self._ended.set()
             if request.method != "POST":
                 raise
-            is_unsent = isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout)
-            return self._failed(_in_words(exc), code=UNSENT if is_unsent else UNREACHED)
+            if isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout):
+                return self._unsent(request, _in_words(exc))
+            return self._failed(_in_words(exc))
         pieces = Pieces(response)
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
@@ -220,6 +222,12 @@ class _Guard(httpx2.AsyncBaseTransport):
             return self._failed(f"it answered with HTTP {status}", status, headers, code)
         return httpx2.Response(status, headers=headers, content=self._large.shrunk(body))
 
+    def _unsent(self, request: httpx2.Request, why: str) -> httpx2.Response:
+        if self._answers_elsewhere and request.method == "POST":  # mcp drops the answer given here
+            with suppress(ValueError):  # a request of a login is no JSON
+                self._large.not_sent(json.loads(request.content).get("id"), why)
+        return self._failed(why, code=UNSENT)
+
     def _failed(
         self, why: str, status: int = 502, headers: httpx2.Headers | None = None, code: int = UNREACHED
     ) -> httpx2.Response:
@@ -227,7 +235,7 @@ class _Guard(httpx2.AsyncBaseTransport):
         self._failure = why
         if self._answers_elsewhere:
             self._ended.set()
-        error = {"code": code, "message": why}
+        error = {"code": code, "message": why, "data": OURS}
         content = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
         said = httpx2.Headers(headers)
         said["content-type"] = "application/json"

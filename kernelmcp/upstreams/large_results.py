@@ -47,6 +47,8 @@ class Waiting:
         """The text of its result, if that is large."""
         self.is_too_large = False
         """True if the result was dropped."""
+        self.unsent = ""
+        """Why its request was not sent, if the transport cannot answer it."""
         self.readings: set[anyio.CancelScope] = set()
         """The scopes that read for it."""
 
@@ -126,6 +128,11 @@ class LargeResults:
         """Mark the result of a known call as too large."""
         if (waiting := self._waiting.get(request_id)) is not None:
             waiting.is_too_large = True
+
+    def not_sent(self, request_id: int, why: str) -> None:
+        """Tell a call that its request was not sent."""
+        if (waiting := self._waiting.get(request_id)) is not None:
+            waiting.unsent = why
 
     def _too_large(self, request_id: int) -> bytes:
         self.refuse(request_id)

@@ -4,6 +4,7 @@ Unsolicited messages are throttled: reading pauses, so the upstream's pipe fills
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ NUMBER_HEADER = "x-kernelmcp-call"
 # Codes of JSON-RPC errors that a transport generates: there is no usable answer, and nobody knows what was done; the
 # session there is gone, the request is too large for the server, or it was not sent: nothing was done.
 UNREACHED, SESSION_GONE, TOO_LARGE, UNSENT = -32097, -32096, -32095, -32094
+# The data of these errors, which no server knows: its own errors may have any code.
+OURS = secrets.token_hex()
 CLOSED = "it closed the connection"
 # Our message and mcp's for requests whose answer can no longer come. Servers use their code for any error.
 _CLOSED_MESSAGES = (CLOSED, "Connection closed", "SSE stream ended", "SSE stream failed")
@@ -54,6 +57,11 @@ class Link:
 def is_closed(exc: MCPError) -> bool:
     """True if the connection, or the stream of the answer, has ended."""
     return exc.code == CONNECTION_CLOSED and exc.message.startswith(_CLOSED_MESSAGES)
+
+
+def code_of_ours(exc: MCPError) -> int | None:
+    """The code of an error that a transport generated. None for an error of a server."""
+    return exc.code if exc.data == OURS else None
 
 
 def cost_of(line: bytes) -> float:

@@ -27,7 +27,16 @@ from kernelmcp.upstreams.catalogue import Catalogue, State, Status, Tool, ToolCa
 from kernelmcp.upstreams.catalogue_store import CatalogueStore, Remembered
 from kernelmcp.upstreams.connect import Way, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
-from kernelmcp.upstreams.link import CLOSED, SESSION_GONE, TOO_LARGE, UNREACHED, UNSENT, Link, is_closed
+from kernelmcp.upstreams.link import (
+    CLOSED,
+    SESSION_GONE,
+    TOO_LARGE,
+    UNREACHED,
+    UNSENT,
+    Link,
+    code_of_ours,
+    is_closed,
+)
 from kernelmcp.upstreams.logins.asked_values import ask_for_values
 from kernelmcp.upstreams.logins.browser_login import LoginFailed, Show, log_in
 from kernelmcp.upstreams.logins.login_file import LoginNeeded
@@ -237,10 +246,11 @@ class Upstream:
                     try:
                         return await self._looked_at(await conversation.tool_call(tool, arguments))
                     except MCPError as exc:
-                        undone = exc.code in (SESSION_GONE, UNSENT)
+                        code = code_of_ours(exc)
+                        undone = code in (SESSION_GONE, UNSENT)
                         sent = sent or not undone
                         again = undone or (_is_lost(exc) and self._may_repeat(tool))
-                        if exc.code == SESSION_GONE and self._open is not None and self._open[1] is conversation:
+                        if code == SESSION_GONE and self._open is not None and self._open[1] is conversation:
                             self._open[0].ended.set()
                         if last or not again:
                             raise await self._translated(exc, tool, was_sent=sent) from exc
@@ -327,7 +337,7 @@ class Upstream:
         said = self._without_secrets(clean(str(exc)))[:MAX_MESSAGE_CHARS]
         if exc.code == REQUEST_TIMEOUT:
             return UpstreamError("ToolTimeout", f"{self.name}.{tool}: {said}")
-        if exc.code == TOO_LARGE:
+        if code_of_ours(exc) == TOO_LARGE:
             said = f"the arguments are too large for this server ({said}); nothing was done. Send them in parts"
             return UpstreamError("LimitExceeded", f"{self.name}.{tool}: {said}")
         if not _is_lost(exc):
@@ -362,4 +372,4 @@ class Upstream:
 
 
 def _is_lost(exc: MCPError) -> bool:
-    return is_closed(exc) or exc.code in (UNREACHED, SESSION_GONE, UNSENT)
+    return is_closed(exc) or code_of_ours(exc) in (UNREACHED, SESSION_GONE, UNSENT)

@@ -23,7 +23,7 @@ from kernelmcp.upstreams.bounded_http import BoundedTransport
 from kernelmcp.upstreams.catalogue import ToolCallResult, UpstreamError
 from kernelmcp.upstreams.http import MAX_UNANSWERED, _Events, _Guard, _Noticed
 from kernelmcp.upstreams.large_results import FIRST_NUMBER, LargeResults
-from kernelmcp.upstreams.link import ReadThrottle
+from kernelmcp.upstreams.link import SESSION_GONE, TOO_LARGE, UNREACHED, UNSENT, ReadThrottle
 from kernelmcp.upstreams.logins import login_file
 from kernelmcp.upstreams.upstreams import Upstreams
 
@@ -81,6 +81,25 @@ async def test_an_error_with_the_code_of_a_lost_connection_is_the_servers_and_is
         with pytest.raises(UpstreamError) as caught:
             await echo(upstreams)
         assert (caught.value.kind, caught.value.message) == ("ToolError", "one.echo: the budget is used up")
+        assert len(calls) == 1
+
+
+@pytest.mark.parametrize("code", [UNREACHED, SESSION_GONE, TOO_LARGE, UNSENT])
+async def test_an_error_with_a_code_of_ours_is_the_servers_and_is_not_repeated(opened: Opened, code: int) -> None:
+    calls: list[Request] = []
+
+    async def answers(request: Request) -> None:
+        if request.method == "POST" and request.message["method"] == "tools/call":
+            calls.append(request)
+            error(request, 200, code, "half of it is done")
+        else:
+            await ordinary(request)
+
+    async with serving(answers) as url, opened(one(url)) as upstreams:
+        await ready(upstreams, "one")
+        with pytest.raises(UpstreamError) as caught:
+            await echo(upstreams)
+        assert (caught.value.kind, caught.value.message) == ("ToolError", "one.echo: half of it is done")
         assert len(calls) == 1
 
 
@@ -373,16 +392,19 @@ def writing(request: Request) -> None:
     request.answer(200, {"jsonrpc": "2.0", "id": request.message["id"], "result": {"tools": listed}})
 
 
+class Unreachable(BoundedTransport):
+    """No call reaches the server."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if b'"tools/call"' in await request.aread():
+            raise httpx2.ConnectError("All connection attempts failed")
+        return await super().handle_async_request(request)
+
+
 @pytest.mark.parametrize("how", ["no connection", "no login"])
 async def test_a_call_that_was_not_sent_is_not_told_as_lost_on_its_way(
     opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    class Unreachable(BoundedTransport):
-        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            if b'"tools/call"' in await request.aread():
-                raise httpx2.ConnectError("All connection attempts failed")
-            return await super().handle_async_request(request)
-
     async def answers(request: Request) -> None:
         is_message = request.method == "POST" and request.headers["content-type"] == "application/json"
         method = request.message.get("method") if is_message else None
@@ -408,6 +430,42 @@ async def test_a_call_that_was_not_sent_is_not_told_as_lost_on_its_way(
     }[how]
     assert caught.value.message.startswith(f"the MCP server one is not available: {why}")
     assert caught.value.message.endswith("; nothing was done")
+    assert (caught.value.kind, caught.value.was_sent) == ("ServerUnavailable", False)
+
+
+class Elsewhere:
+    """Answers on its stream of events, as the older transport does."""
+
+    def __init__(self) -> None:
+        self._streams: list[asyncio.StreamWriter] = []
+
+    async def __call__(self, request: Request) -> None:
+        if request.method == "GET":
+            request.begin(200, Content_Type="text/event-stream")
+            request.writer.write(b"event: endpoint\ndata: /messages\n\n")
+            self._streams.append(request.writer)
+            await request.writer.drain()
+            await asyncio.sleep(3600)
+        request.answer(202)
+        if "id" in request.message:
+            about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "scripted", "version": "1"}}
+            results = {
+                "initialize": {"result": {"protocolVersion": "2025-06-18", **about}},
+                "tools/list": {"result": {"tools": [{"name": "echo", "inputSchema": {}}]}},
+            }
+            said = results.get(request.message["method"], {"error": {"code": -32601, "message": "Method not found"}})
+            self._streams[-1].write(event({"id": request.message["id"], **said}))
+
+
+async def test_a_call_that_was_not_sent_is_not_told_as_lost_by_the_older_transport_either(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "BoundedTransport", Unreachable)
+    async with serving(Elsewhere()) as url, opened(one(url) + 'type = "sse"\n') as upstreams:
+        with pytest.raises(UpstreamError) as caught:
+            await echo(upstreams)
+    why = "it cannot be reached: All connection attempts failed"
+    assert caught.value.message == f"the MCP server one is not available: {why}; nothing was done"
     assert (caught.value.kind, caught.value.was_sent) == ("ServerUnavailable", False)
 
 

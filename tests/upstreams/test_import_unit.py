@@ -59,6 +59,13 @@ def imported(wanted: Wanted, name: str, **server: Any) -> dict[str, Any]:
             3,
         ),
         (["-lc", f'mcp --config "{{\\"token\\": \\"{SECRET}\\"}}"'], ["-lc", 'mcp --config "${X_CONFIG}"'], 1),
+        (
+            ["-c", f"run --token \\\n {SECRET} --key \\\r\n {OTHER} B_KEY=a\\ {SECRET} C_KEY='{SECRET}\\' mcp"],
+            ["-c", "run --token \\\n ${X_TOKEN} --key \\\r\n ${X_KEY} B_KEY=${X_B_KEY} C_KEY='${X_C_KEY}' mcp"],
+            4,
+        ),
+        ([f"smtp://me@x.example:{SECRET}@h"], ["smtp://me@x.example:${X_PASSWORD}@h"], 1),
+        ([f"https://a.example/bot123456:{SECRET}/x"], ["https://a.example/${X_KEY}/x"], 1),
         (PLAIN, PLAIN, 0),
     ],
 )  # fmt: skip
@@ -74,6 +81,25 @@ def test_json_with_a_secret_is_replaced_as_a_whole() -> None:
     found = imported(wanted, "x", command="npx", env={"HEADERS": json.dumps(headers), "PLAIN": plain})
     assert found["env"] == {"HEADERS": "${HEADERS}", "PLAIN": plain}
     assert list(wanted.variables) == ["HEADERS"]
+
+
+@pytest.mark.parametrize(
+    ("value", "secret"),
+    [
+        ({"tokens": {"github": "hunter2"}}, True),
+        ({"password": [123456]}, True),
+        ({"pat": {"of": "me"}}, True),
+        ({"use_auth": True, "token": None, "port": 80, "path": "x"}, False),
+    ],
+)
+def test_a_name_in_json_tells_of_all_that_it_contains(value: dict[str, Any], secret: bool) -> None:
+    text = json.dumps(value)
+    assert imported(Wanted(), "x", command="npx", env={"A": text})["env"]["A"] == ("${A}" if secret else text)
+
+
+def test_a_word_with_many_backslashes_takes_no_more_time_than_others() -> None:
+    script = 'run "' + "\\\\" * 1000 + '"mcp'
+    assert imported(Wanted(), "x", command="sh", args=["-c", script])["args"] == ["-c", script]
 
 
 def test_two_secrets_have_two_variables_and_one_has_one() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -16,9 +18,9 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthToken
 
 from kernelmcp.atomic import replace_text
 from kernelmcp.upstreams.addresses import AddressRules
-from kernelmcp.upstreams.logins import login_file
+from kernelmcp.upstreams.logins import login_file, oauth
 from kernelmcp.upstreams.logins.login_file import LoginFile
-from kernelmcp.upstreams.logins.oauth import NewLogin, _about
+from kernelmcp.upstreams.logins.oauth import Logins, NewLogin, _about
 
 pytestmark = pytest.mark.anyio
 HERE = "http://127.0.0.1:9"
@@ -169,3 +171,75 @@ async def test_a_login_that_a_person_has_made_replaces_tokens_that_could_not_be_
     renewing.store(2)
     renewing.login.read()
     assert (renewing.next, renewing.stored) == ("r2", "r2")
+
+
+class Rotating:
+    """An authorization server, which answers when it may, and an upstream that takes the newest token."""
+
+    def __init__(self) -> None:
+        self.used: list[str] = []
+        self.valid = "a0"
+        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/mcp":
+            return httpx2.Response(200 if request.headers["authorization"] == f"Bearer {self.valid}" else 401)
+        self.used.extend(parse_qs(request.content.decode())["refresh_token"])
+        self.asked.set()
+        await self.goes_on.wait()
+        number = len(self.used)
+        self.valid = f"a{number}"
+        tokens = {"access_token": f"a{number}", "refresh_token": f"r{number}", "token_type": "Bearer"}
+        return httpx2.Response(200, content=_unread(json.dumps({**tokens, "expires_in": 3600}).encode()))
+
+
+async def _unread(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_connections_of_one_server_renew_its_login_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """An authorization server may take a second use of a refresh token for a theft. A connection may still renew the
+    login while the next one is opened; the renewed one may be in memory only."""
+    servers, rules = Rotating(), AddressRules(URL, allow_private=True)
+    monkeypatch.setattr(oauth, "BoundedTransport", lambda _: httpx2.MockTransport(servers))
+    logins = Logins(tmp_path)
+    logins.file("one").parent.mkdir()
+    tokens = {"access_token": "a0", "token_type": "Bearer", "refresh_token": "r0"}
+    client = {"client_id": "c", "redirect_uris": [HERE]}
+    logins.file("one").write_text(json.dumps({"url": URL, "tokens": tokens, "client": client, "expires_at": 1}))
+
+    def write(file: Path, text: str) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace_text(file, text)
+
+    monkeypatch.setattr(login_file, "replace_text", write)
+
+    def opened() -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(auth=logins.authorize("one", rules, {}), transport=httpx2.MockTransport(servers))
+
+    async with opened() as old:
+        before = asyncio.create_task(old.get(URL))
+        await servers.asked.wait()
+        async with opened() as new:
+            after = asyncio.create_task(new.get(URL))
+            servers.goes_on.set()
+            assert [(await each).status_code for each in (before, after)] == [200, 200]
+            assert servers.used == ["r0"]
+            for first, second in ((new, old), (old, new)):
+                servers.valid = ""
+                assert [(await each.get(URL)).status_code for each in (first, second)] == [200, 200]
+            assert servers.used == ["r0", "r1", "r2"]
+
+
+async def test_a_login_that_a_person_has_removed_is_used_for_no_new_connection(tmp_path: Path) -> None:
+    logins, rules = Logins(tmp_path), AddressRules(URL, allow_private=True)
+    logins.file("one").parent.mkdir()
+    logins.file("one").write_text(json.dumps({"url": URL, "tokens": TOKENS}))
+    assert isinstance(logins.authorize("one", rules, {}), oauth._KeptLogin)
+    assert logins.secrets("one") == [TOKENS["access_token"], TOKENS["refresh_token"]]
+    logins.file("one").unlink()
+    assert isinstance(logins.authorize("one", rules, {}), oauth._NoLogin)

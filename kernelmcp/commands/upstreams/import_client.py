@@ -24,22 +24,24 @@ from kernelmcp.config.upstream_settings import UpstreamSettings
 from kernelmcp.errors import ConfigurationError
 
 _SECRET_NAME = re.compile(r"token|key|secret|passw|credential|auth|cookie|(^|[_-])pat($|[_-])|session", re.IGNORECASE)
-_SECRET_START = re.compile(r"([spr]k-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ|ya29\.|hf_|npm_)")
+_SECRET_START = re.compile(
+    r"([spr]k-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ|ya29\.|hf_|npm_|bot\d{6,}:)"
+)
 # Long, with both letters and digits, and not a path, address or version.
 _RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=~-]{24,}")
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)=(.+)", re.DOTALL)
 # A variable or a header, as an argument.
 _NAMED = re.compile(r"(([A-Za-z_][\w-]*)(?:=|:\s*(?!//)))(.+)", re.DOTALL)
-# Up to the last @, which a password may have too.
-_PASSWORD = re.compile(r"(//[^/:@\s]*:)([^/@\s]+(?:@[^/@?#\s]+)*)(@)")
+# Up to the last @, which a user and a password may have too.
+_PASSWORD = re.compile(r"(//[^/:\s]*:)([^/@\s]+(?:@[^/@?#\s]+)*)(@)")
 # A part of a path, or a user without a password: a key if it is no words, which have hyphens.
-_SEGMENT = re.compile(r"(?<=/)(?=[^/?#@]*[0-9])[A-Za-z0-9_+=~-]{16,}(?=[/?#@]|$)")
+_SEGMENT = re.compile(r"(?<=/)(?=[^/?#@]*[0-9])[A-Za-z0-9_+=~:-]{16,}(?=[/?#@]|$)")
 _NO_WORDS = re.compile(r"[A-Za-z0-9]{16}|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 _PARAMETER = re.compile(r"([?&]([^=&#]+)=)([^&#]+)")
 # The argument after this one is a shell's script. Its words, and those that end with a quoted part.
 _SCRIPT = re.compile(r"-[a-z]{0,3}c|/c", re.IGNORECASE)
-_WORD = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s"';&|])+""", re.DOTALL)
-_QUOTED = re.compile(r"""([^"']*)(["'])((?:\\.|(?!\2).)*)\2""", re.DOTALL)
+_WORD = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\[^\r\n]|[^\s"';&|\\])+""", re.DOTALL)
+_QUOTED = re.compile(r"""([^"']*)(["'])((?:\\.|[^"\\])*(?=")|[^']*(?='))\2""", re.DOTALL)
 _SCHEME = re.compile(r"((?:Bearer|Basic|Token|ApiKey)\s+)(\S.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -231,12 +233,13 @@ def _is_secret(name: str, value: str) -> bool:
 def _has_secret(name: str, value: Any) -> bool:
     """For a value of JSON, all of whose text is replaced then."""
     if isinstance(value, dict):
-        return any(_has_secret(key, inner) for key, inner in cast("dict[str, Any]", value).items())
+        return any(_has_secret(f"{name}_{key}", inner) for key, inner in cast("dict[str, Any]", value).items())
     if isinstance(value, list):
         return any(_has_secret(name, inner) for inner in cast("list[Any]", value))
-    return isinstance(value, str) and bool(
-        _is_secret(name, value) or _SCHEME.fullmatch(value) or _PASSWORD.search(value)
-    )
+    if value is None or isinstance(value, bool):
+        return False
+    text = str(value)
+    return bool(_is_secret(name, text) or _SCHEME.fullmatch(text) or _PASSWORD.search(text))
 
 
 def _is_named(name: str, value: str) -> bool:

@@ -65,19 +65,17 @@ class LoginFile:
         tokens = as_dict(self._said.get("tokens"))
         return [value for key in ("access_token", "refresh_token") if isinstance(value := tokens.get(key), str)]
 
-    def is_ahead_of_its_file(self, url: str) -> bool:
-        """True if it has tokens for this address that are newer than the file's, and could not be written."""
-        return self._url == url and self._unwritten == stamp_of(self._file)
-
     def read(self) -> None:
-        """Read the changes of another server or a person. An unreadable file changes nothing. If tokens could not be
-        written, the file still has the ones before them, and is replaced."""
+        """Read the changes of another server or a person. An unreadable file changes nothing; without a file, there is
+        no login. If tokens could not be written, the file still has the ones before them, and is replaced."""
         if self._unwritten == stamp_of(self._file):
             with suppress(OSError):
                 self._write()
             return
         try:
             said = as_dict(json.loads(read_small(self._file)))
+        except FileNotFoundError:
+            said = {}
         except (OSError, ValueError, RecursionError):
             return
         self._said = said if said.get("url") == self._url else {}
@@ -117,8 +115,11 @@ class LoginFile:
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Store tokens. Raises `OAuthFlowError` if that fails, and for tokens that no request could use."""
-        if (context := self._context) is None:
-            return
+        if self._context is not None:
+            self.store(tokens, self._context)
+
+    def store(self, tokens: OAuthToken, context: OAuthContext) -> None:
+        """The same, for the tokens of this context, which several may share."""
         check_usable(tokens)
         self._said |= {
             "url": self._url,

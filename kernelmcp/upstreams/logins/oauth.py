@@ -49,7 +49,8 @@ class Logins:
     def __init__(self, folder: Path) -> None:
         """`folder` holds all data on upstreams."""
         self._folder = folder / "logins"
-        self._used: dict[str, LoginFile] = {}
+        # One for each name and address: it may have tokens that could not be written.
+        self._used: dict[tuple[str, str], LoginFile] = {}
 
     def file(self, name: str) -> Path:
         return self._folder / f"{name}.json"
@@ -59,16 +60,15 @@ class Logins:
         return stamp_of(self.file(name))
 
     def secrets(self, name: str) -> list[str]:
-        """The current tokens of a server's connection."""
-        return self._used[name].secrets if name in self._used else []
+        """The current tokens of a server's connections."""
+        return [secret for (used, _), kept in self._used.items() if used == name for secret in kept.secrets]
 
     def authorize(self, name: str, rules: AddressRules, headers: Mapping[str, str]) -> httpx2.Auth | None:
         """Authentication for requests. None if the settings have an authorization header: then no login is needed."""
         if any(header.lower() == "authorization" for header in headers):
             return None
-        kept = self._used.get(name)
-        if kept is None or not kept.is_ahead_of_its_file(rules.url):
-            kept = self._used[name] = LoginFile(self.file(name), rules.url)
+        kept = self._used.setdefault((name, rules.url), LoginFile(self.file(name), rules.url, anew=True))
+        kept.read()
         if kept.is_empty:
             return _NoLogin()
         return _KeptLogin(rules, kept)
@@ -201,6 +201,7 @@ class _KeptLogin(httpx2.Auth):
         try:
             async with self._store.locked():
                 await anyio.to_thread.run_sync(self._store.read)
+                self._store.fill(self._context)  # perhaps renewed for another connection
                 found = self._context.current_tokens
                 if found is not None and found.access_token != used and self._context.is_token_valid():
                     return
@@ -208,7 +209,7 @@ class _KeptLogin(httpx2.Auth):
                 self._context.current_tokens = tokens
                 self._context.update_token_expiry(tokens)
                 try:
-                    await self._store.set_tokens(tokens)
+                    self._store.store(tokens, self._context)
                 except OAuthFlowError as exc:  # written with the next renewal: until then it is in memory only
                     log.warning("a renewed login is lost if the server ends", server=self._store.name, error=str(exc))
         except NotRenewed as exc:
