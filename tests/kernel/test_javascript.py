@@ -107,6 +107,27 @@ def test_functions_of_a_cell_that_awaits_are_the_sessions(kernel: Kernel) -> Non
     assert js(kernel, "[inBlock(), typeof others, typeof never]") == "[ 3, 'undefined', 'undefined' ]"
 
 
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("{ function f() { return 1 } } f = () => 2", "2"),
+        ("function f() { return 1 } const first = f(); if (first) { function f() { return first + 1 } }", "2"),
+        ("if (1) function f() { return 1 }", "1"),
+        ("switch (1) { case 0: function f() { return 1 } default: if (f() === 1) f = 2 } f = () => 3", "3"),
+        (
+            "l: { if (f() === 1) break l; function f() { return 1 } function f() { return f.calls ?? 2 } } f.calls = 1",
+            "1",
+        ),
+        ("for (let i = 0; i < 2; i++) { function f() { return i } }", "1"),
+    ],
+)
+def test_a_function_of_a_block_is_the_sessions_whether_the_cell_awaits(kernel: Kernel, code: str, shown: str) -> None:
+    for wait in ("", "await 0;"):
+        assert js(kernel, "globalThis.f = undefined; let none") == ""
+        assert js(kernel, f"{wait} {code}\nf()") == shown
+        assert js(kernel, "f()") == shown
+
+
 def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Kernel) -> None:
     code = "class Pile { top() { return 4 } }\nasync function top() { return new Pile().top() }\nawait top()"
     assert js(kernel, code) == "4"
