@@ -107,6 +107,27 @@ def test_functions_of_a_cell_that_awaits_are_the_sessions(kernel: Kernel) -> Non
     assert js(kernel, "[inBlock(), typeof others, typeof never]") == "[ 3, 'undefined', 'undefined' ]"
 
 
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("{ function f() { return 1 } } f = () => 2", "2"),
+        ("function f() { return 1 } const first = f(); if (first) { function f() { return first + 1 } }", "2"),
+        ("if (1) function f() { return 1 }", "1"),
+        ("switch (1) { case 0: function f() { return 1 } default: if (f() === 1) f = 2 } f = () => 3", "3"),
+        (
+            "l: { if (f() === 1) break l; function f() { return 1 } function f() { return f.calls ?? 2 } } f.calls = 1",
+            "1",
+        ),
+        ("for (let i = 0; i < 2; i++) { function f() { return i } }", "1"),
+    ],
+)
+def test_a_function_of_a_block_is_the_sessions_whether_the_cell_awaits(kernel: Kernel, code: str, shown: str) -> None:
+    for wait in ("", "await 0;"):
+        assert js(kernel, "globalThis.f = undefined; let none") == ""
+        assert js(kernel, f"{wait} {code}\nf()") == shown
+        assert js(kernel, "f()") == shown
+
+
 def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Kernel) -> None:
     code = "class Pile { top() { return 4 } }\nasync function top() { return new Pile().top() }\nawait top()"
     assert js(kernel, code) == "4"
@@ -145,6 +166,12 @@ def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Ke
         ("const bom = new Uint8Array([239, 187, 191, 49]); JSON.parse(new TextDecoder().decode(bom))", "1"),
         ("new TextDecoder('utf8', { ignoreBOM: true }).decode(bom).length", "2"),
         ("await new Response(bom).json()", "1"),
+        ("new TextDecoder('utf-8', null).encoding", "'utf-8'"),
+        (
+            "[Buffer.from('é', ''), Buffer.byteLength('é', ''), ['a', 'b'].map(Buffer.from).length]",
+            "[ <Buffer c3 a9>, 2, 2 ]",
+        ),
+        ("const a = require('assert'); a.equal(NaN, NaN); a.deepEqual([NaN, /a/, 1], [NaN, /a/, '1'])", ""),
         ("structuredClone({ when: new Date(0), in: [1] }).in", "[ 1 ]"),
         ("process.hrtime([-1000, 0])[0] >= 1000", "true"),
         (
@@ -208,6 +235,13 @@ def test_results(kernel: Kernel, code: str, shown: str) -> None:
         ("require('crypto').createHash('nope')", "there is no hash nope", ""),
         ("process.exit(1)", "ends nothing here", ""),
         ("new TextDecoder('utf-8', { fatal: true }).decode(new Uint8Array([255]))", "TypeError: The encoded data", ""),
+        (
+            "new TextDecoder('iso-2022-jp').decode(new Uint8Array([27]), { stream: true })",
+            "give decode() all bytes",
+            "",
+        ),
+        ("require('assert').deepEqual(/a/, /b/)", "AssertionError", ""),
+        ("require('assert').deepEqual(NaN, 0)", "AssertionError", ""),
         ("new TextDecoder('nope')", 'RangeError: The "nope" encoding is not supported', ""),
         ("Buffer.from('a').toString('utf16')", "TypeError: Unknown encoding: utf16", ""),
         ("btoa('€')", "InvalidCharacterError: Invalid character", ""),
@@ -221,6 +255,27 @@ def test_errors(kernel: Kernel, code: str, error: str, line: str) -> None:
     assert error in text
     assert line in text
     assert "node:" not in text
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data", "text"),
+    [
+        ("utf-8", b"a\xe2\x82\xac\xf0\x9f\x98\x80\xff\xe2", "a€😀��"),
+        ("utf-8", b"\xef\xbb\xbfa\xef\xbb\xbfb", "a\ufeffb"),
+        ("utf-16le", "a😀".encode("utf-16le"), "a😀"),
+        ("gb18030", "é€𠀀".encode("gb18030"), "é€𠀀"),
+        ("shift_jis", "aあ".encode("shift_jis"), "aあ"),
+    ],
+)
+def test_a_text_is_decoded_in_whatever_pieces_its_bytes_come(
+    kernel: Kernel, encoding: str, data: bytes, text: str
+) -> None:
+    pieces = f"const d = new TextDecoder('{encoding}'), bytes = {list(data)}; let text = ''"
+    code = f"{pieces}\nfor (const one of bytes) text += d.decode(new Uint8Array([one]), {{ stream: true }})"
+    assert js(kernel, f"{code}\nJSON.parse({json.dumps(json.dumps(text))}) === text + d.decode()") == "true"
+    assert js(
+        kernel, f"d.decode(new Uint8Array(bytes)) === new TextDecoder('{encoding}').decode(new Uint8Array(bytes))"
+    ) == ("true")
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_the_name_of_a_folder_is_only_a_name(user: User, name: str) -> None:
     [
         ({"command": "kernelmcp", "args": ["serve", "--log-level", "debug"]}, ["serve", "--log-level", "debug"]),
         ({"command": "/old/bin/kernelmcp", "args": ["--policy", "/p.toml"]}, ["--policy", "/p.toml"]),
-        ({"command": "old", "args": ["--policy", "/p.toml"]}, ["--policy", "/p.toml"]),
+        ({"command": "C:\\old\\kernelmcp.exe", "args": ["--policy", "/p.toml"]}, ["--policy", "/p.toml"]),
         ({"command": "/old/python", "args": ["-P", "-m", "kernelmcp", "--policy", "/p"]}, ["--policy", "/p"]),
         ({"command": "uvx", "args": ["kernelmcp@latest", "serve"]}, ["serve"]),
         ({"command": "uvx", "args": ["--from", "kernelmcp", "kernelmcp", "--folder", "/u/kernelmcp"]},

@@ -202,7 +202,7 @@ def test_a_project_has_its_own_entry_where_the_client_reads_one(home: Home, clie
 def test_codex_keeps_a_table_of_variables(home: Home) -> None:
     old = home.write(
         "codex",
-        '[mcp_servers.kernelmcp]\ncommand = "old"\n\n'
+        '[mcp_servers.kernelmcp]\ncommand = "/old/kernelmcp"\n\n'
         '[mcp_servers.kernelmcp.env]\n# mine\nA = "1"  # one\n\n# b\n[b]\nc = 1\n',
     )
     assert home.install("codex").returncode == 0

@@ -21,7 +21,9 @@ from kernelmcp.commands.install.entry import _FIRST, launcher, updated
         ("uvx", ["--from", "git+https://h/kernelmcp", "--python", "3.13", "kernelmcp", "serve"], ["serve"]),
         ("uv", ["run", "--project", "/home/u/kernelmcp", "--frozen", "kernelmcp", "serve"], ["serve"]),
         ("docker", ["run", "-w", "/home/kernelmcp", "-i", "kernelmcp", "--config=/c"], ["--config=/c"]),
-        ("wrap", ["--folder=/f"], ["--folder=/f"]),
+        ("uvx", ["kernelmcp@latest", "--log", "info"], ["--log", "info"]),
+        ("uvx", ["kernelmcp", "--fold=/f"], ["--fold=/f"]),
+        ("/opt/kernelmcp", ["--folder=/f"], ["--folder=/f"]),
     ],
 )
 def test_of_the_arguments_the_servers_stay_and_not_its_launchers(
@@ -35,7 +37,13 @@ def test_of_the_arguments_the_servers_stay_and_not_its_launchers(
     ("entry", "why"),
     [
         ({"command": "npx", "args": ["--yes", "some-server"]}, "starts another program, npx"),
+        ({"command": "npx", "args": []}, "starts another program, npx"),
         ({"command": "/opt/wrap.sh", "args": ["--foo"]}, "starts another program, /opt/wrap.sh"),
+        ({"command": "/opt/wrap.sh", "args": ["--folder=/f"]}, "starts another program, /opt/wrap.sh"),
+        ({"command": "/opt/other", "args": ["--config", "a"]}, "starts another program, /opt/other"),
+        ({"command": "uvx", "args": ["kernelmcp", "--p", "a"]}, "starts another program, uvx"),
+        ({"command": 5}, "starts another program, 5"),
+        ({"command": None}, "starts another program, None"),
         ({"command": {"path": "kernelmcp", "args": ["serve"], "env": {"A": "1"}}}, "has an object as its command"),
     ],
 )

@@ -65,9 +65,9 @@ def updated(old: Entry, client: Client, command: list[str], folder: Path | None,
         raise ValueError(f'its "{NAME}" connects to an address: remove it first, with --uninstall')
     command_before, arguments = _parts(old)
     start = _servers_start(command_before, arguments)
-    if start is None and not _may_be_servers(arguments):
+    if start is None:
         raise ValueError(f'its "{NAME}" starts another program, {command_before}: remove it first, with --uninstall')
-    arguments = arguments[start or 0 :]
+    arguments = arguments[start:]
     if folder is not None:
         arguments = [*_without_folder(arguments), FOLDER_OPTION, str(folder)]
     new: Entry = {**client.fixed, **old}
@@ -159,7 +159,11 @@ def _servers_start(command: Any, arguments: list[str]) -> int | None:
 
 
 def _may_be_servers(arguments: list[str]) -> bool:
-    return not arguments or arguments[0].partition("=")[0] in _FIRST
+    if not arguments:
+        return True
+    first = arguments[0].partition("=")[0]
+    begun = [one for one in _FIRST if first.startswith("--") and one.startswith(first)]
+    return first in _FIRST or len(begun) == 1  # argparse takes the beginning of one
 
 
 def _is_ours(argument: str) -> bool:

@@ -131,8 +131,7 @@ function inFunction(statement, edits, names) {
   } else {
     for (const { node, parent } of varsBelow(statement)) {
       if (node.type === "FunctionDeclaration") {
-        const { name } = node.id;
-        if (parent.type !== "IfStatement") edits.insert(node.end, ` globalThis.${name} = ${name};`);
+        inBlock(node, parent, edits, names);
       } else if (/^For(In|Of)Statement$/.test(parent.type) && parent.left === node) {
         edits.replace(node.start, node.declarations[0].id.start, "");
         for (const name of boundNames(node.declarations[0].id)) names.add(name);
@@ -142,6 +141,18 @@ function inFunction(statement, edits, names) {
       }
     }
   }
+}
+
+/** A function of a block, from there on the session's. It would be a variable of the async function as well, in front of the
+ * session's, unless a `let` of its name were around the block. @param {Node} declaration @param {Node} parent
+ * @param {Edits} edits @param {Set<string>} names */
+function inBlock(declaration, parent, edits, names) {
+  const { name } = declaration.id;
+  const block = /^(Block|Switch)Statement$/.test(parent.type) ? parent : declaration;
+  names.add(name);
+  edits.insert(block.start, `{ let ${name}; { `);
+  edits.insert(declaration.end, ` globalThis.${name} = ${name};`);
+  edits.insert(block.end, " } }");
 }
 
 /** A script that only declares a waiting cell's functions, as those of the session: calls in them and in later cells are of
@@ -231,12 +242,13 @@ function awaits(node) {
   return !FUNCTIONS.test(node.type) && children(node).some(awaits);
 }
 
-/** The `var`s in a statement, which are the cell's, and as such the functions of its blocks. @param {Node} parent @returns {{node: Node, parent: Node}[]} */
-function varsBelow(parent) {
-  if (FUNCTIONS.test(parent.type)) return [];
-  return children(parent).flatMap((node) =>
+/** The `var`s in a statement, which are the cell's, and as such the functions of its blocks. @param {Node} statement
+ * @param {Node} parent a switch has one block for all cases @returns {{node: Node, parent: Node}[]} */
+function varsBelow(statement, parent = statement) {
+  if (FUNCTIONS.test(statement.type)) return [];
+  return children(statement).flatMap((node) =>
     (node.type === "VariableDeclaration" && node.kind === "var") || (node.type === "FunctionDeclaration" && !node.async && !node.generator)
       ? [{ node, parent }]
-      : varsBelow(node),
+      : varsBelow(node, node.type === "SwitchCase" ? statement : node),
   );
 }

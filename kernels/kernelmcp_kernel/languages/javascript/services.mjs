@@ -36,6 +36,7 @@ export function makeServices({ ask, files, send, write, fire }) {
     charset: (/** @type {string} */ label) => new TextDecoder(label.slice(0, MAX_LABEL_CHARS)).encoding,
     decodeText: (/** @type {Buffer} */ bytes, /** @type {string} */ label, /** @type {boolean} */ fatal, /** @type {boolean} */ ignoreBOM) =>
       new TextDecoder(label, { fatal, ignoreBOM }).decode(bytes),
+    unfinished,
     btoa: (/** @type {string} */ text) => btoa(text),
     atob: (/** @type {string} */ text) => atob(text),
     display: (/** @type {string} */ text) => send("display_data", { ...parsed(text), transient: {} }),
@@ -147,6 +148,13 @@ function checkValues(text, separators = /[,[{]/g) {
 function parsed(text) {
   checkValues(text);
   return JSON.parse(text);
+}
+
+/** How many bytes at the end are the beginning of a character. @param {Buffer} bytes @param {string} label */
+function unfinished(bytes, label) {
+  if (label === "iso-2022-jp") throw new RangeError(`${label} cannot be decoded as a stream: give decode() all bytes at once`);
+  const text = new TextDecoder(label).decode(bytes, { stream: true });
+  return [0, 1, 2, 3].find((count) => new TextDecoder(label).decode(bytes.subarray(0, bytes.length - count)) === text) ?? 0;
 }
 
 /** @param {string} encoding @returns {BufferEncoding} */

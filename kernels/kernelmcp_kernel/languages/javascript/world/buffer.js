@@ -5,7 +5,7 @@
 
   class Buffer extends Uint8Array {
     static from(data, encodingOrOffset, length) {
-      if (typeof data === "string") return new Buffer(host.encode(data, encodingOrOffset ?? "utf-8"));
+      if (typeof data === "string") return new Buffer(host.encode(data, (typeof encodingOrOffset === "string" && encodingOrOffset) || "utf-8"));
       if (data instanceof ArrayBuffer) return new Buffer(data, encodingOrOffset, length);
       if (data?.type === "Buffer" && Array.isArray(data.data)) return Buffer.from(data.data);
       return new Buffer(ArrayBuffer.isView(data) ? data : Array.from(data));
@@ -20,7 +20,7 @@
       return value instanceof Buffer;
     }
     static byteLength(data, encoding) {
-      return typeof data === "string" ? host.encode(data, encoding ?? "utf-8").byteLength : data.byteLength;
+      return (typeof data === "string" ? Buffer.from(data, encoding) : data).byteLength;
     }
     static concat(list, size = list.reduce((sum, one) => sum + one.length, 0)) {
       const all = new Buffer(size);

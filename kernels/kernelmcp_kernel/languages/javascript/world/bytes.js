@@ -8,6 +8,13 @@
     if (ArrayBuffer.isView(data)) return data.buffer.slice(data.byteOffset, data.byteOffset + data.byteLength);
     throw new TypeError("a string, an ArrayBuffer or a typed array is needed");
   };
+  const joined = (one, other) => {
+    if (one.byteLength === 0) return other;
+    const all = new Uint8Array(one.byteLength + other.byteLength);
+    all.set(new Uint8Array(one));
+    all.set(new Uint8Array(other), one.byteLength);
+    return all.buffer;
+  };
   define("TextEncoder", class TextEncoder {
     encoding = "utf-8";
     encode(text = "") {
@@ -15,11 +22,20 @@
     }
   });
   define("TextDecoder", class TextDecoder {
-    constructor(label = "utf-8", { fatal = false, ignoreBOM = false } = {}) {
+    #rest = new ArrayBuffer(0); // of a stream: the beginning of a character
+    #hasBegun = false;
+    constructor(label = "utf-8", options) {
+      const { fatal, ignoreBOM } = options ?? {};
       Object.assign(this, { encoding: host.charset(String(label)), fatal: Boolean(fatal), ignoreBOM: Boolean(ignoreBOM) });
     }
-    decode(data = new ArrayBuffer(0)) {
-      return host.decodeText(bytesOf(data), this.encoding, this.fatal, this.ignoreBOM);
+    decode(data = new ArrayBuffer(0), options) {
+      const more = Boolean(options?.stream);
+      const bytes = joined(this.#rest, bytesOf(data));
+      const end = bytes.byteLength - (more ? host.unfinished(bytes, this.encoding) : 0);
+      const ignoreBOM = this.ignoreBOM || this.#hasBegun;
+      this.#rest = bytes.slice(end);
+      this.#hasBegun = more && (this.#hasBegun || end > 0);
+      return host.decodeText(bytes.slice(0, end), this.encoding, this.fatal, ignoreBOM);
     }
   });
   define("btoa", (text) => host.btoa(String(text)));

@@ -9,6 +9,7 @@
   const assert = (holds, message) => {
     if (!holds) throw message instanceof Error ? message : new AssertionError(message ?? "The expression evaluated to a falsy value");
   };
+  const isEqual = (one, other) => one == other || Object.is(one, other);
   const isObject = (value) => typeof value === "object" && value !== null;
   const isCollection = (value) => value instanceof Map || value instanceof Set;
   const parts = (value) => {
@@ -17,7 +18,7 @@
     return value instanceof Date || value instanceof RegExp ? [String(value), Number(value)] : [];
   };
   const same = (one, other, isStrict, seen = new Map()) => {
-    if (!isObject(one) || !isObject(other)) return isStrict || isObject(one) || isObject(other) ? Object.is(one, other) : one == other;
+    if (!isObject(one) || !isObject(other)) return isStrict || isObject(one) || isObject(other) ? Object.is(one, other) : isEqual(one, other);
     if (isStrict && Object.getPrototypeOf(one) !== Object.getPrototypeOf(other)) return false;
     if (seen.get(one) === other) return true;
     seen.set(one, other);
@@ -59,7 +60,7 @@
   Object.assign(assert, {
     AssertionError,
     ok: assert,
-    equal: (one, other, message) => assert(one == other, message ?? `${inspect(one)} == ${inspect(other)}`),
+    equal: (one, other, message) => assert(isEqual(one, other), message ?? `${inspect(one)} == ${inspect(other)}`),
     strictEqual: (one, other, message) => assert(Object.is(one, other), message ?? `${inspect(one)} === ${inspect(other)}`),
     notStrictEqual: (one, other, message) => assert(!Object.is(one, other), message ?? `${inspect(one)} !== ${inspect(other)}`),
     deepEqual: (one, other, message) => assert(same(one, other, false), message ?? `${inspect(one)} deepEqual ${inspect(other)}`),
