@@ -196,7 +196,8 @@ def _get(requirements: Sequence[str], installer: Installer, store: Store) -> boo
             _say(note)
         known = prepared.read_setup()
         _remember(tuple(dict.fromkeys((*known.requirements, *outcome.requirements))), installer.packages)
-    _get_companions(installer)
+    if len(missing) < len(requirements):
+        _get_companions(installer)
     if settings().packages.preinstalled:
         asyncio.run(installer.install(settings().packages.preinstalled, _say))
     return bool(missing)
