@@ -111,7 +111,7 @@ async def test_who_gives_up_on_a_notebook_ends_it(connect: Connect, tmp_path: Pa
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(create)
-            while not list((tmp_path / "home" / "sandboxes").glob("*/workspace/begun")):  # noqa: ASYNC110, ASYNC240
+            while not list((tmp_path / "home" / "sandboxes").glob("*/workspace/begun")):  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
         _, fields = await call(client, "execute_code", session_id="s", code="'later' in dir()")
