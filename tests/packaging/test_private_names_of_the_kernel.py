@@ -35,6 +35,7 @@ OVERRIDDEN = {
     "kernel_info": "for the kernel_info_reply",
     "control_handlers": "to find the handler of a request on control",
     "shell_handlers": "to find the handler of a request on shell",
+    "shell_main": "for each message on shell",
     "interrupt_request": "as the handler of an interrupt_request",
     "_aborting": "before a queued execution",
 }

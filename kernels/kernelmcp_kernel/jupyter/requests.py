@@ -109,6 +109,26 @@ class AnsweringKernel(Kernel):
             found = found[-n:] if n else found
         return {"status": "ok", "history": [(s, line, (code, None) if output else code) for s, line, code in found]}
 
+    async def shell_main(self, subshell_id: str | None, msg: list[Any]) -> None:
+        """Handle a message of the shell channel; a comm message at once, even while another request is handled.
+
+        ipykernel's sets the parent of that request again after the comm message. By then the guest, which may have been
+        starting, can be at another request, and the idle status would have the wrong parent.
+        """
+        if not (self._main_asyncio_lock.locked() and self._type_of(msg) in _COMM_MESSAGES):
+            await super().shell_main(subshell_id, msg)
+            return
+        idents, frames = self.session.feed_identities(msg, copy=False)
+        await self.comm_message(self.shell_stream, idents, self.session.deserialize(frames, copy=False))
+
+    def _type_of(self, msg: list[Any]) -> str | None:
+        """The type of a message whose signature is not checked; None if it has none."""
+        try:
+            _, frames = self.session.feed_identities(msg, copy=False)
+            return str(self.session.unpack(frames[1].bytes)["msg_type"])
+        except (ValueError, LookupError, TypeError):
+            return None
+
     async def comm_message(self, stream: Any, ident: Any, parent: Content) -> None:
         """comm_open, comm_msg and comm_close from the frontend, even while a cell waits (perhaps for this message)."""
         content = {
