@@ -46,6 +46,7 @@ READ = [
     "_shell_parent_ident",
     "shell_channel_thread",
     "_topic",
+    "_publish_status",
     "get_parent",
     "record_ports",
 ]

@@ -75,6 +75,11 @@ class OutputForwarder:
         """Like `open`, for a comm message. These are frequent, and must not evict cells whose output may still come."""
         _keep(self._comms, request_id, cell)
 
+    def open_comm_of(self, request_id: str) -> Cell | None:
+        """The comm message of a request, until its output is finished."""
+        cell = self._comms.get(request_id)
+        return None if cell is None or cell.is_finished else cell
+
     def finish(self, cell: Cell) -> None:
         """End a cell's output: send the collected text, and report what was dropped."""
         self._flush()

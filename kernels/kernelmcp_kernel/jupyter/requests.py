@@ -56,6 +56,8 @@ class AnsweringKernel(Kernel):
     _guests: Guests
     _forwarder: OutputForwarder
     _loop: asyncio.AbstractEventLoop
+    _cell: Cell | None = None
+    """The cell that runs."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -119,7 +121,9 @@ class AnsweringKernel(Kernel):
             await super().shell_main(subshell_id, msg)
             return
         idents, frames = self.session.feed_identities(msg, copy=False)
-        await self.comm_message(self.shell_stream, idents, self.session.deserialize(frames, copy=False))
+        cell = Cell(self.session.deserialize(frames, copy=False), idents)
+        if await self._pass_to_comm(cell):
+            self.comm_handled(cell)
 
     def _type_of(self, msg: list[Any]) -> str | None:
         """The type of a message whose signature is not checked; None if it has none."""
@@ -130,25 +134,40 @@ class AnsweringKernel(Kernel):
             return None
 
     async def comm_message(self, stream: Any, ident: Any, parent: Content) -> None:
-        """comm_open, comm_msg and comm_close from the frontend, even while a cell waits (perhaps for this message)."""
+        """comm_open, comm_msg and comm_close from the frontend."""
+        await self._pass_to_comm(Cell(parent, ident))
+
+    async def _pass_to_comm(self, cell: Cell) -> bool:
+        """Pass a comm message to the guest, even while a cell waits (perhaps for this message). Returns whether it has
+        been handled: otherwise the guest will tell."""
+        parent = cell.parent
         content = {
             "msg_type": parent["header"]["msg_type"],
             "content": parent["content"],
             "metadata": parent["metadata"],
             "parent": header_of(parent),
         }
-        cell, request_id = Cell(parent, ident), new_request_id()
+        request_id = new_request_id()
         self._forwarder.open_comm(request_id, cell)
-        if not await self._on_loop(self._notify("comm_message", content, request_id)):
-            await self._ask("comm_message", content, {}, request_id)
-            self._forwarder.finish(cell)
+        try:
+            if await self._on_loop(self._notify("comm_message", content, request_id)):
+                return False
+        except ValueError as error:  # larger than a frame
+            self.log.warning("comm_message failed: %s", error)
+            return True
+        await self._ask("comm_message", content, {}, request_id)
+        self._forwarder.finish(cell)
+        return True
 
     async def _notify(self, op: str, content: Content, request_id: str) -> bool:
-        try:
-            return self._guests.main.notify(op, content, request_id)
-        except ValueError as error:  # larger than a frame
-            self.log.warning("%s failed: %s", op, error)
-            return True
+        return self._guests.main.notify(op, content, request_id)
+
+    def comm_handled(self, cell: Cell) -> None:
+        """A comm message was handled beside another request. Until its idle status, a widget sends no other one."""
+        self._forwarder.finish(cell)
+        self._publish_status("idle", "shell", cell.parent)
+        if self._cell is not None:  # clients show the newest status
+            self._publish_status("busy", "shell", self._cell.parent)
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """comm_info_request."""

@@ -125,7 +125,6 @@ class SandboxKernel(PastKernel):
         self._backlog = Backlog(cast(Iopub, self.iopub_thread), lambda paused: self._guests.pause(paused))
         self._forwarder = OutputForwarder(self._publish, self._backlog)
         self._sandbox = self.early_directory or open_directory()
-        self._cell: Cell | None = None
         self._installs = Installs(self._forwarder, lambda packages: self._guests.main.mount(packages))
         self._programs = Programs(lambda: self._guests)
         self._calls = HostCalls(
@@ -344,6 +343,9 @@ class SandboxKernel(PastKernel):
         request = self._cell.request_of(guest, frame.id) if self._cell else None
         if frame.type == "call":
             self._calls.start(guest, frame, request)
+        elif frame.type == "comm_done":
+            if (cell := self._forwarder.open_comm_of(frame.id)) is not None:
+                self.comm_handled(cell)
         elif frame.type not in COMM_TYPES or guest is self._guests.main.guest:  # others have no comms
             self._forwarder.output(frame, request.cell if request else None)
 
