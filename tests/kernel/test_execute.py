@@ -78,6 +78,27 @@ def test_an_error_aborts_what_is_queued_and_nothing_later(kernel: Kernel) -> Non
     assert kernel.run("5").result == "5"
 
 
+def test_an_error_aborts_nothing_of_another_client(kernel: Kernel) -> None:
+    """And what is aborted tells nothing of the cell that failed."""
+    failing = kernel.send("open('report.txt', 'w').close(); input(); 1 / 0", allow_stdin=True)
+    kernel.client.get_stdin_msg(timeout=DEADLINE)
+    queued, message = kernel.send("2"), kernel.client.session.msg
+    other = message("execute_request", {"code": "3", "user_expressions": {"four": "4"}})
+    other["header"]["session"] = "another client"
+    last = message("comm_msg", {"comm_id": "none", "data": {}})
+    for each in (other, last):
+        kernel.client.shell_channel.send(each)
+    while kernel.client.get_iopub_msg(timeout=DEADLINE)["parent_header"]["msg_id"] != last["msg_id"]:
+        pass  # all have come
+    kernel.client.input("")
+    replies = [kernel.reply(request) for request in (failing, queued, other["msg_id"])]
+    assert [reply["content"]["status"] for reply in replies] == ["error", "aborted", "ok"]
+    assert "files" in replies[0]["metadata"]["kernelmcp"]
+    assert "kernelmcp" not in replies[1]["metadata"]
+    assert replies[2]["content"]["user_expressions"]["four"]["data"]["text/plain"] == "4"
+    assert kernel.run("5").result == "5"
+
+
 def test_a_queued_cell_runs_after_an_error_when_it_asked_for_that(kernel: Kernel) -> None:
     first, second = kernel.send("1 / 0", stop_on_error=False), kernel.send("2")
     assert [kernel.reply(request)["content"]["status"] for request in (first, second)] == ["error", "ok"]

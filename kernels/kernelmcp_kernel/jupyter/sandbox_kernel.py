@@ -139,6 +139,8 @@ class SandboxKernel(PastKernel):
         )
         self._report = Report(self._forwarder.publish)
         self._closed = False
+        self._aborted_clients = set[str | None]()
+        """Those whose queued executions are aborted, because one of them has failed."""
 
     @property
     def kernel_info(self) -> Content:
@@ -216,18 +218,27 @@ class SandboxKernel(PastKernel):
         self._answered({"status": "error", "text": INTERRUPTED})
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
-        """After an error: abort the requests that are queued now. With its shell thread, ipykernel does this well;
-        without it (which saves a hop per message), it stops aborting one turn of the event loop too early."""
+        """After an error: abort the requests that its client has queued now. Those of other clients run: a person's
+        failing cell is nothing to the model. With its shell thread, ipykernel aborts all of them; without it (which
+        saves a hop per message), it stops aborting one turn of the event loop too early."""
         if self.shell_channel_thread is not None:
             super()._abort_queues(subshell_id)
             return
-        self._aborting = True
+        failed = client_of(self.get_parent("shell"))
+        self._aborted_clients.add(failed)
         self.shell_stream.flush()  # receives pending messages; each then waits for the lock, in order
-        self._resuming = asyncio.ensure_future(self._stop_aborting())
+        self._resuming = asyncio.ensure_future(self._stop_aborting(failed))
 
-    async def _stop_aborting(self) -> None:
+    async def _stop_aborting(self, client: str | None) -> None:
         async with self._main_asyncio_lock:
-            self._aborting = False
+            self._aborted_clients.discard(client)
+
+    def should_handle(self, stream: Any, msg: Content, idents: Any) -> bool:
+        """Called by ipykernel before each request."""
+        aborts = msg["header"]["msg_type"] == "execute_request" and client_of(msg) in self._aborted_clients
+        if aborts:
+            self._send_abort_reply(stream, msg, idents)
+        return not aborts
 
     def pre_handler_hook(self) -> None:
         """ipykernel lets SIGINT interrupt a handler here. It interrupts user code, and ours runs in the guest."""
@@ -333,7 +344,10 @@ class SandboxKernel(PastKernel):
         return await self._guests.of(language)
 
     def finish_metadata(self, parent: Content, metadata: Content, reply_content: Content) -> Content:
-        """Called by ipykernel for the metadata of the execute_reply."""
+        """Called by ipykernel for the metadata of an execute_reply, also of a cell that did not run: the report is that
+        of another one then."""
+        if "execution_count" not in reply_content:
+            return metadata
         return {**metadata, "kernelmcp": self._report.metadata} if self._report.metadata else metadata
 
     # -- the guest
