@@ -197,6 +197,20 @@ def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> 
     assert kernel.run("heard").result == "[{'a': 2}]"
 
 
+def test_buffers_of_a_comm_go_both_ways(kernel: Kernel) -> None:
+    code = (
+        "import comm\nlink = comm.create_comm(target_name='t', buffers=[b'\\xff\\x00', memoryview(b'1234')[::2]])\n"
+        "link.on_msg(lambda message: link.send('back', buffers=[bytes(each) * 2 for each in message['buffers']]))"
+    )
+    opened = kernel.run(code).outputs[0]
+    assert [bytes(each) for each in opened["buffers"]] == [b"\xff\0", b"13"]
+    message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {}})
+    kernel.client.session.send(kernel.client.shell_channel.socket, message, buffers=[b"\xfe", b""])
+    while (answer := kernel.client.get_iopub_msg(timeout=DEADLINE))["msg_type"] != "comm_msg":
+        pass
+    assert (answer["content"]["data"], [bytes(each) for each in answer["buffers"]]) == ("back", [b"\xfe\xfe", b""])
+
+
 @pytest.mark.parametrize(
     ("code", "shown"),
     [

@@ -7,9 +7,9 @@ caps is dropped, counted and reported.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
@@ -50,8 +50,19 @@ PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
 DISPLAY_TYPES = frozenset({"execute_result", "display_data", "update_display_data", "clear_output"})
 COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
 
-Publish = Callable[[str, dict[str, Any], dict[str, Any], dict[str, Any]], None]
-"""message type, content, metadata, parent header"""
+
+class Publish(Protocol):
+    """Sends a message of this type."""
+
+    def __call__(
+        self,
+        message: str,
+        content: dict[str, Any],
+        metadata: dict[str, Any],
+        parent: dict[str, Any],
+        /,
+        *buffers: bytes,
+    ) -> None: ...
 
 
 class OutputForwarder:
@@ -102,10 +113,12 @@ class OutputForwarder:
         """Send a mime bundle from the kernel process itself."""
         self.publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
 
-    def publish(self, message: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any]) -> None:
+    def publish(
+        self, message: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any], *buffers: bytes
+    ) -> None:
         """Send a message of the kernel process itself, after the text that has come before it."""
         self._flush()
-        self._publish(message, content, metadata, parent)
+        self._publish(message, content, metadata, parent, *buffers)
 
     def failed(self, cell: Cell, reply: dict[str, Any]) -> None:
         """Send the error of a guest's reply, unless it has come as an output: notebooks and other clients see only
@@ -217,14 +230,25 @@ class OutputForwarder:
 
     def _comm(self, cell: Cell, frame: Frame) -> None:
         content, metadata = frame.content.get("comm"), frame.content.get("metadata")
+        buffers = _decoded(frame.content.get("buffers"))
         if isinstance(content, dict) and isinstance(metadata, dict) and self._may_send(cell, frame.size):
-            self._publish(frame.type, cast("dict[str, Any]", content), cast("dict[str, Any]", metadata), cell.parent)
+            told = cast("dict[str, Any]", content), cast("dict[str, Any]", metadata)
+            self._publish(frame.type, *told, cell.parent, *buffers)
 
 
 def _keep(cells: OrderedDict[str, Cell], request_id: str, cell: Cell) -> None:
     cells[request_id] = cell
     while len(cells) > _PARENTS_KEPT:
         cells.popitem(last=False)
+
+
+def _decoded(buffers: Any) -> list[bytes]:
+    """A guest's buffers, which are in base64."""
+    encoded = cast("list[Any]", buffers) if isinstance(buffers, list) else []
+    try:
+        return [b64decode(each) for each in encoded if isinstance(each, str)]
+    except ValueError:
+        return []
 
 
 def _is_bundle(content: dict[str, Any]) -> bool:

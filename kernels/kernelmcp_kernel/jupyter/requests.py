@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+from base64 import b64encode
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -145,6 +146,7 @@ class AnsweringKernel(Kernel):
             "msg_type": parent["header"]["msg_type"],
             "content": parent["content"],
             "metadata": parent["metadata"],
+            "buffers": [b64encode(each).decode() for each in parent["buffers"]],
             "parent": header_of(parent),
         }
         request_id = new_request_id()

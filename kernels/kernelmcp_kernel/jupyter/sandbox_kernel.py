@@ -398,7 +398,7 @@ class SandboxKernel(PastKernel):
         self.close(keep_files=True)
         self.io_loop.stop()
 
-    def _publish(self, message: str, content: Content, metadata: Content, parent: Content) -> None:
+    def _publish(self, message: str, content: Content, metadata: Content, parent: Content, *buffers: bytes) -> None:
         session = cast(Session, self.session)
         made = session.msg(message, content, parent=parent, metadata=metadata or None)
-        self._backlog.send(session.serialize(made, ident=self._topic(message)))
+        self._backlog.send([*session.serialize(made, ident=self._topic(message)), *buffers])
