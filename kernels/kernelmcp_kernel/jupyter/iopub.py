@@ -93,7 +93,7 @@ class OutputForwarder:
 
     def finish(self, cell: Cell) -> None:
         """End a cell's output: send the collected text, and report what was dropped."""
-        self._flush()
+        self.flush()
         for why, count in cell.dropped.items():
             outputs = "output of this cell was" if count == 1 else "outputs of this cell were"
             text = f"\n[kernelmcp] {count:,} more {outputs} dropped: {why}\n"
@@ -107,7 +107,8 @@ class OutputForwarder:
 
     def tell(self, cell: Cell, text: str) -> None:
         """Tell whoever waits for a cell what the kernel process does meanwhile. It is no output."""
-        self._publish("progress", {"text": text}, {}, cell.parent)
+        if "kernelmcp" in (cell.parent.get("metadata") or {}):  # a server's; nbclient takes the type for an error
+            self._publish("progress", {"text": text}, {}, cell.parent)
 
     def show(self, cell: Cell, data: dict[str, Any]) -> None:
         """Send a mime bundle from the kernel process itself."""
@@ -117,7 +118,7 @@ class OutputForwarder:
         self, message: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any], *buffers: bytes
     ) -> None:
         """Send a message of the kernel process itself, after the text that has come before it."""
-        self._flush()
+        self.flush()
         self._publish(message, content, metadata, parent, *buffers)
 
     def failed(self, cell: Cell, reply: dict[str, Any]) -> None:
@@ -141,7 +142,7 @@ class OutputForwarder:
         if frame.type == "files":
             self._files(cell, frame.content)
             return
-        self._flush()  # outputs keep the order of the program
+        self.flush()  # outputs keep the order of the program
         if frame.type in DISPLAY_TYPES:
             self._display(cell, frame)
         elif frame.type == "error":
@@ -157,16 +158,17 @@ class OutputForwarder:
             return
         cell.stream_chars += len(text)
         if self._text_of != (cell, name):
-            self._flush()
+            self.flush()
             self._text_of = (cell, name)
         self._text.append(text)
         self._text_chars += len(text)
         if self._text_chars >= _COLLECT_CHARS:
-            self._flush()
+            self.flush()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_COLLECT_SECONDS, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(_COLLECT_SECONDS, self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send the text that was collected."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

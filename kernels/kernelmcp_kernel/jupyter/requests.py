@@ -121,16 +121,18 @@ class AnsweringKernel(Kernel):
         if not (self._main_asyncio_lock.locked() and self._type_of(msg) in _COMM_MESSAGES):
             await super().shell_main(subshell_id, msg)
             return
-        idents, frames = self.session.feed_identities(msg, copy=False)
-        cell = Cell(self.session.deserialize(frames, copy=False), idents)
+        session: Any = self.session
+        idents, frames = session.feed_identities(msg, copy=False)
+        cell = Cell(session.deserialize(frames, copy=False), idents)
         if await self._pass_to_comm(cell):
             self.comm_handled(cell)
 
     def _type_of(self, msg: list[Any]) -> str | None:
         """The type of a message whose signature is not checked; None if it has none."""
+        session: Any = self.session
         try:
-            _, frames = self.session.feed_identities(msg, copy=False)
-            return str(self.session.unpack(frames[1].bytes)["msg_type"])
+            _, frames = session.feed_identities(msg, copy=False)
+            return str(session.unpack(frames[1].bytes)["msg_type"])
         except (ValueError, LookupError, TypeError):
             return None
 

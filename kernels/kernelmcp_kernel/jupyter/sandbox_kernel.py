@@ -233,7 +233,9 @@ class SandboxKernel(PastKernel):
         async with self._main_asyncio_lock:
             self._aborted_clients.discard(client)
 
-    def should_handle(self, stream: Any, msg: Content, idents: Any) -> bool:
+    def should_handle(  # pyright: ignore[reportIncompatibleMethodOverride]  # its `return True` is all of its type
+        self, stream: Any, msg: Content, idents: Any
+    ) -> bool:
         """Called by ipykernel before each request."""
         aborts = msg["header"]["msg_type"] == "execute_request" and client_of(msg) in self._aborted_clients
         if aborts:
@@ -368,6 +370,7 @@ class SandboxKernel(PastKernel):
         cell = request.cell
         if not cell.allow_stdin:
             raise HostCallError("this frontend does not support input requests")
+        self._forwarder.flush()  # a text that says what is asked comes before the question
         asked = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
         return await read_line(cast(Session, self.session), self.stdin_socket, asked, cell.parent, cell.ident)
 
