@@ -113,7 +113,7 @@ def _notify(request: dict[str, Any]) -> None:
     request_id.set(request["id"])
     try:
         OPERATIONS[request["op"]](**request["content"])
-    except Exception:  # noqa: BLE001  # a callback of the user's
+    except (Exception, KeyboardInterrupt):  # noqa: BLE001  # a callback of the user's
         GuestShell.instance().showtraceback()
     finally:
         send("comm_done")
