@@ -197,6 +197,19 @@ def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> 
     assert kernel.run("heard").result == "[{'a': 2}]"
 
 
+def test_a_widgets_callback_that_asks_the_host_is_told_to_do_it_in_a_cell(kernel: Kernel) -> None:
+    code = (
+        "import comm\nlink = comm.create_comm(target_name='t')\ndef hear(_):\n"
+        "    try:\n        input()\n    except OSError as error:\n        print(error)\nlink.on_msg(hear)"
+    )
+    opened = kernel.run(code, allow_stdin=True).outputs[0]
+    message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {}})
+    kernel.client.shell_channel.send(message)
+    assert (
+        kernel.output(message["msg_id"])["content"]["text"] == "a widget's callback cannot do this: do it in a cell\n"
+    )
+
+
 def test_buffers_of_a_comm_go_both_ways(kernel: Kernel) -> None:
     code = (
         "import comm\nlink = comm.create_comm(target_name='t', buffers=[b'\\xff\\x00', memoryview(b'1234')[::2]])\n"

@@ -24,7 +24,7 @@ from kernelmcp_kernel.guests.cpu import CpuLimit
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
-from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
+from kernelmcp_kernel.guests.host_calls import CELL_ENDED, IN_CALLBACK, INTERRUPTED, HostCallError, HostCalls
 from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
 from kernelmcp_kernel.guests.storage import StorageWatch
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
@@ -358,7 +358,8 @@ class SandboxKernel(PastKernel):
         """Handle a guest's frame that is not a reply: pass it to its cell, or as a comm message."""
         request = self._cell.request_of(guest, frame.id) if self._cell else None
         if frame.type == "call":
-            self._calls.start(guest, frame, request)
+            is_callback = self._forwarder.open_comm_of(frame.id) is not None
+            self._calls.start(guest, frame, request, IN_CALLBACK if is_callback else CELL_ENDED)
         elif frame.type == "comm_done":
             if (cell := self._forwarder.open_comm_of(frame.id)) is not None:
                 self.comm_handled(cell)
