@@ -172,3 +172,16 @@ async def test_a_widget_hears_that_its_message_was_handled_beside_a_cell_and_the
     assert driven.iopub.statuses("cell") == ["busy", "busy", "idle"]
     await driven.comm("alone")
     assert driven.iopub.statuses("alone") == ["busy", "idle"]
+
+
+async def test_a_request_to_a_subshell_is_refused_at_once_and_has_its_idle() -> None:
+    driven = Driven()
+    await driven.cell("cell")
+    await driven.send("execute_request", "aside", {"code": "aside"}, subshell_id="another")
+    assert driven.iopub.statuses("aside") == ["busy", "idle"]
+    ((kind, _, content),) = driven.shell.messages
+    assert (kind, content["status"], content["ename"]) == ("execute_reply", "error", "NotImplementedError")
+    await driven.do(driven.guest.is_there.set)
+    await driven.do(lambda: driven.guest.end("cell"))
+    await driven.finish()
+    assert driven.iopub.statuses("cell") == ["busy", "idle"]

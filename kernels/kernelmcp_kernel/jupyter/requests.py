@@ -118,23 +118,29 @@ class AnsweringKernel(Kernel):
         ipykernel's sets the parent of that request again after the comm message. By then the guest, which may have been
         starting, can be at another request, and the idle status would have the wrong parent.
         """
-        if not (self._main_asyncio_lock.locked() and self._type_of(msg) in _COMM_MESSAGES):
+        session: Any = self.session
+        header = self._header_of(msg)
+        is_comm, is_for_subshell = header.get("msg_type") in _COMM_MESSAGES, header.get("subshell_id") is not None
+        if not (is_for_subshell or (is_comm and self._main_asyncio_lock.locked())):
             await super().shell_main(subshell_id, msg)
             return
-        session: Any = self.session
-        idents, frames = session.feed_identities(msg, copy=False)
-        cell = Cell(session.deserialize(frames, copy=False), idents)
-        if await self._pass_to_comm(cell):
+        ident, frames = session.feed_identities(msg, copy=False)
+        cell = Cell(session.deserialize(frames, copy=False), ident)
+        if not is_comm:
+            self._publish_status("busy", "shell", cell.parent)
+            await self.refuse_subshell(self.shell_stream, ident, cell.parent)
+            self._publish_status("idle", "shell", cell.parent)
+        elif await self._pass_to_comm(cell):
             self.comm_handled(cell)
 
-    def _type_of(self, msg: list[Any]) -> str | None:
-        """The type of a message whose signature is not checked; None if it has none."""
+    def _header_of(self, msg: list[Any]) -> Content:
+        """The header of a message whose signature is not checked; empty if it has none."""
         session: Any = self.session
         try:
             _, frames = session.feed_identities(msg, copy=False)
-            return str(session.unpack(frames[1].bytes)["msg_type"])
+            return dict(session.unpack(frames[1].bytes))
         except (ValueError, LookupError, TypeError):
-            return None
+            return {}
 
     async def comm_message(self, stream: Any, ident: Any, parent: Content) -> None:
         """comm_open, comm_msg and comm_close from the frontend."""
