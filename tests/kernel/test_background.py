@@ -181,4 +181,23 @@ def test_a_comm_message_arrives_while_a_cell_awaits_it(kernel: Kernel) -> None:
         pass
     assert answer["parent_header"]["msg_id"] == message["msg_id"]
     assert answer["content"]["data"] == "thanks"
+    told = [kernel.client.get_iopub_msg(timeout=DEADLINE) for _ in range(2)]
+    statuses = [(each["parent_header"]["msg_id"], each["content"].get("execution_state")) for each in told]
+    assert statuses == [(message["msg_id"], "idle"), (request, "busy")], "the widget may send the next one"
     assert kernel.finish(request).result == "{'a': 2}"
+
+
+def test_a_widget_may_send_again_only_when_its_message_was_handled_after_the_cell(kernel: Kernel) -> None:
+    code = (
+        "import comm\nheard = []\nlink = comm.create_comm(target_name='t')\n"
+        "link.on_msg(lambda message: heard.append(1))\nimport time; time.sleep(1); heard"
+    )
+    request = kernel.send(code)
+    opened = kernel.output(request)
+    message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {}})
+    kernel.client.shell_channel.send(message)
+    assert kernel.finish(request).result == "[]"
+    while (told := kernel.client.get_iopub_msg(timeout=DEADLINE))["parent_header"]["msg_id"] != message["msg_id"]:
+        pass
+    assert told["content"] == {"execution_state": "idle"}
+    assert kernel.run("heard").result == "[1]"

@@ -78,6 +78,27 @@ def test_an_error_aborts_what_is_queued_and_nothing_later(kernel: Kernel) -> Non
     assert kernel.run("5").result == "5"
 
 
+def test_an_error_aborts_nothing_of_another_client(kernel: Kernel) -> None:
+    """And what is aborted tells nothing of the cell that failed."""
+    failing = kernel.send("open('report.txt', 'w').close(); input(); 1 / 0", allow_stdin=True)
+    kernel.client.get_stdin_msg(timeout=DEADLINE)
+    queued, message = kernel.send("2"), kernel.client.session.msg
+    other = message("execute_request", {"code": "3", "user_expressions": {"four": "4"}})
+    other["header"]["session"] = "another client"
+    last = message("comm_msg", {"comm_id": "none", "data": {}})
+    for each in (other, last):
+        kernel.client.shell_channel.send(each)
+    while kernel.client.get_iopub_msg(timeout=DEADLINE)["parent_header"]["msg_id"] != last["msg_id"]:
+        pass  # all have come
+    kernel.client.input("")
+    replies = [kernel.reply(request) for request in (failing, queued, other["msg_id"])]
+    assert [reply["content"]["status"] for reply in replies] == ["error", "aborted", "ok"]
+    assert "files" in replies[0]["metadata"]["kernelmcp"]
+    assert "kernelmcp" not in replies[1]["metadata"]
+    assert replies[2]["content"]["user_expressions"]["four"]["data"]["text/plain"] == "4"
+    assert kernel.run("5").result == "5"
+
+
 def test_a_queued_cell_runs_after_an_error_when_it_asked_for_that(kernel: Kernel) -> None:
     first, second = kernel.send("1 / 0", stop_on_error=False), kernel.send("2")
     assert [kernel.reply(request)["content"]["status"] for request in (first, second)] == ["error", "ok"]
@@ -174,6 +195,33 @@ def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> 
     message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {"a": 2}})
     kernel.client.shell_channel.send(message)
     assert kernel.run("heard").result == "[{'a': 2}]"
+
+
+def test_a_widgets_callback_that_asks_the_host_is_told_to_do_it_in_a_cell(kernel: Kernel) -> None:
+    code = (
+        "import comm\nlink = comm.create_comm(target_name='t')\ndef hear(_):\n"
+        "    try:\n        input()\n    except OSError as error:\n        print(error)\nlink.on_msg(hear)"
+    )
+    opened = kernel.run(code, allow_stdin=True).outputs[0]
+    message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {}})
+    kernel.client.shell_channel.send(message)
+    assert (
+        kernel.output(message["msg_id"])["content"]["text"] == "a widget's callback cannot do this: do it in a cell\n"
+    )
+
+
+def test_buffers_of_a_comm_go_both_ways(kernel: Kernel) -> None:
+    code = (
+        "import comm\nlink = comm.create_comm(target_name='t', buffers=[b'\\xff\\x00', memoryview(b'1234')[::2]])\n"
+        "link.on_msg(lambda message: link.send('back', buffers=[bytes(each) * 2 for each in message['buffers']]))"
+    )
+    opened = kernel.run(code).outputs[0]
+    assert [bytes(each) for each in opened["buffers"]] == [b"\xff\0", b"13"]
+    message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {}})
+    kernel.client.session.send(kernel.client.shell_channel.socket, message, buffers=[b"\xfe", b""])
+    while (answer := kernel.client.get_iopub_msg(timeout=DEADLINE))["msg_type"] != "comm_msg":
+        pass
+    assert (answer["content"]["data"], [bytes(each) for each in answer["buffers"]]) == ("back", [b"\xfe\xfe", b""])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from kernelmcp_kernel.runtime.build_identity import node_binary
 from kernelmcp_kernel.runtime.places import HOST
 
 from .conftest import running_kernel
-from .driver import SLOW_STEPS, Kernel, Ran
+from .driver import DEADLINE, SLOW_STEPS, Kernel, Ran
 
 GO = "print('go', flush=True)\n"
 INTERRUPTIBLE = {
@@ -395,3 +395,29 @@ def test_an_interrupt_while_the_kernel_starts_is_answered() -> None:
         kernel.interrupt()
         kernel.client.wait_for_ready(timeout=90)
         assert kernel.run("1 + 1").result == "2"
+
+
+@pytest.mark.parametrize("body", ["while True: pass", "import time; time.sleep(100)"], ids=["computes", "sleeps"])
+def test_a_widgets_callback_is_interrupted_after_the_cell_that_it_waited_for(kernel: Kernel, body: str) -> None:
+    code = (
+        f"import comm, time\nlink = comm.create_comm(target_name='t')\ndef hear(_):\n    print('go', flush=True)\n"
+        f"    {body}\nlink.on_msg(hear)\ntime.sleep(1)"
+    )
+    request = kernel.send(code)
+    opened = kernel.output(request)
+    message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {}})
+    kernel.client.shell_channel.send(message)
+
+    def told() -> tuple[str, str]:
+        """What tells of the callback, or of the cell's end: whose, and what."""
+        while True:
+            heard = kernel.client.get_iopub_msg(timeout=DEADLINE)
+            content, parent = heard["content"], heard["parent_header"]["msg_id"]
+            what = content.get("execution_state") or content.get("text") or content.get("ename")
+            if parent == message["msg_id"] or (parent, what) == (request, "idle"):
+                return parent, str(what)
+
+    assert {told(), told()} == {(request, "idle"), (message["msg_id"], "go\n")}
+    kernel.interrupt()
+    assert [told(), told()] == [(message["msg_id"], "KeyboardInterrupt"), (message["msg_id"], "idle")]
+    assert kernel.run("1 + 1").result == "2"

@@ -8,12 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from kernelmcp_kernel.guests.cell_requests import Cell
+from kernelmcp_kernel.guests.cell_requests import Cell, Request
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
 from kernelmcp_kernel.jupyter.channels.backlog import MAX_BYTES, Backlog, Iopub
 from kernelmcp_kernel.jupyter.iopub import OutputForwarder
 from kernelmcp_kernel.jupyter.reports import Report
+from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
 
 
 def stream(text: str) -> Frame:
@@ -138,3 +139,44 @@ def test_guests_that_start_while_others_wait_wait_too_and_none_after_an_interrup
         assert (calls, backlog.is_stalled) == ([True, True, False, True], False)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("metadata", "told"), [({"kernelmcp": {}}, ["progress"]), ({}, []), (None, [])])
+def test_progress_is_told_only_to_a_client_that_knows_it(metadata: dict[str, Any] | None, told: list[str]) -> None:
+    """nbclient logs an error for a type of message that it does not know."""
+    sent: list[str] = []
+    forwarder = OutputForwarder(lambda kind, *_: sent.append(kind), cast(Backlog, SimpleNamespace(is_stalled=False)))
+    forwarder.tell(Cell({"metadata": metadata}), "Collecting")
+    assert sent == told
+
+
+class Stdin:
+    """A session and its stdin socket, on which the answer comes as soon as the question was sent."""
+
+    def __init__(self, sent: list[str]) -> None:
+        self.sent = sent
+        self.router_mandatory = 0
+
+    def send(self, _: object, kind: str, *more: object, **options: object) -> None:
+        self.sent.append(kind)
+
+    def poll(self, _: int) -> bool:
+        return "input_request" in self.sent
+
+    def recv(self, _: object) -> tuple[None, dict[str, Any]]:
+        return None, {"header": {"msg_type": "input_reply"}, "content": {"value": "2"}}
+
+
+def test_text_comes_before_the_question_that_it_explains() -> None:
+    sent: list[str] = []
+
+    async def run() -> str:
+        backlog = cast(Backlog, SimpleNamespace(is_stalled=False))
+        forwarder, cell = OutputForwarder(lambda kind, *_: sent.append(kind), backlog), Cell({}, allow_stdin=True)
+        stdin = Stdin(sent)
+        kernel = cast(SandboxKernel, SimpleNamespace(_forwarder=forwarder, session=stdin, stdin_socket=stdin))
+        forwarder.output(stream("1 or 2?\n"), cell)
+        return await SandboxKernel._input(kernel, {"prompt": "> "}, Request(cell))
+
+    assert asyncio.run(run()) == "2"
+    assert sent == ["stream", "input_request"]

@@ -35,8 +35,9 @@ OVERRIDDEN = {
     "kernel_info": "for the kernel_info_reply",
     "control_handlers": "to find the handler of a request on control",
     "shell_handlers": "to find the handler of a request on shell",
+    "shell_main": "for each message on shell",
     "interrupt_request": "as the handler of an interrupt_request",
-    "_aborting": "before a queued execution",
+    "should_handle": "before each request on shell",
 }
 # Attributes of ipykernel's that we read.
 READ = [
@@ -45,6 +46,8 @@ READ = [
     "_shell_parent_ident",
     "shell_channel_thread",
     "_topic",
+    "_publish_status",
+    "_send_abort_reply",
     "get_parent",
     "record_ports",
 ]

@@ -37,6 +37,7 @@ _FRAMES = {
     "ready": _NOTE,
     "interrupted": _NOTE,
     "clear_output": _NOTE,
+    "comm_done": _NOTE,
     "stream": _TEXT,
     "files": JsonBounds(8 * 2**20, 50_000),
     "error": JsonBounds(MAX_DISPLAY_FRAME_BYTES, 50_000),

@@ -85,6 +85,7 @@ class Guest:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._number = 0
+        self._beside = 0  # operations without a reply that it has not told to be done
         self._id = ""
         self._max_reply_bytes = 0
         self._reply: asyncio.Future[dict[str, Any]] | None = None
@@ -158,6 +159,7 @@ class Guest:
         """Request an operation without a reply, even during a request; it runs when that request waits."""
         if self.death is None:
             self._channel.send(encode_frame({"op": op, "id": request_id, "content": content}))
+            self._beside += 1
 
     def answer(self, number: int, value: Any = None, error: str | None = None) -> None:
         """Answer a host call of the guest."""
@@ -238,7 +240,11 @@ class Guest:
 
     def interrupt(self, why: str = "", grace_seconds: float | None = None) -> None:
         """Interrupt the current request. A guest that ignores it is killed after a grace period; with `grace_seconds`,
-        a guest that noticed it but still runs after that time is killed too."""
+        a guest that noticed it but still runs after that time is killed too.
+
+        If there is none, operations without a reply that still run are ended, with the tasks that cells left behind."""
+        if not self.busy and self._beside > 0:
+            self.end_background()
         if not self.busy or self.death is not None:
             return
         self._signal()
@@ -336,6 +342,7 @@ class Guest:
             if frame.id == self._id:
                 self._cancel_kill()
         else:
+            self._beside -= frame.type == "comm_done"
             self._on_frame(self, frame)
         return self.death is None
 

@@ -26,6 +26,7 @@ MAX_CALLS = 32
 MAX_HELD_BYTES = MAX_FRAME_BYTES + 2**20
 
 INTERRUPTED = "interrupted"
+IN_CALLBACK = "a widget's callback cannot do this: do it in a cell"
 CELL_ENDED = "the cell that made this call has ended: the host answers only while a cell runs"
 
 _log = logging.getLogger(__name__)
@@ -56,10 +57,11 @@ class HostCalls:
         self._running: dict[asyncio.Task[None], str] = {}
         self._held_bytes = 0
 
-    def start(self, guest: Guest, frame: Frame, request: Request | None) -> None:
+    def start(self, guest: Guest, frame: Frame, request: Request | None, otherwise: str = CELL_ENDED) -> None:
         """Answer a `call` frame of the guest, in every case: code in the guest waits for the answer.
 
-        `request` is None if the cell that makes the call has ended; only tasks that it left behind can do that.
+        `request` is None if no cell that runs makes the call: a task of one that has ended, or a widget's callback.
+        `otherwise`: the answer then.
         """
         number, arguments = frame.content.get("number"), frame.content.get("arguments", {})
         if not isinstance(number, int) or not isinstance(arguments, dict):
@@ -68,7 +70,7 @@ class HostCalls:
             guest.answer(number, error=frame.excess)
             return
         if request is None:
-            guest.answer(number, error=CELL_ENDED)
+            guest.answer(number, error=otherwise)
             return
         kind = str(cast("Arguments", arguments).get("call"))
         if kind in self._answering and kind in request.host_calls:

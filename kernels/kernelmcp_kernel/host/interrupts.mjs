@@ -212,11 +212,11 @@ export class Interrupts {
     return SIGUSR2;
   }
 
-  /** Block for at most `ms`; true when an interrupt ended it. @param {number} ms */
+  /** Block for at most `ms`; true when an interrupt ended it, or the end of what no request runs for. @param {number} ms */
   nap(ms) {
     this.tick();
     if (this.take()) return true;
     Atomics.wait(this.naps, 0, 0, Math.min(ms, POLL_MS));
-    return this.take();
+    return this.take() || (this.endBackground && this.current === 0);
   }
 }

@@ -7,9 +7,9 @@ caps is dropped, counted and reported.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
@@ -50,8 +50,19 @@ PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
 DISPLAY_TYPES = frozenset({"execute_result", "display_data", "update_display_data", "clear_output"})
 COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
 
-Publish = Callable[[str, dict[str, Any], dict[str, Any], dict[str, Any]], None]
-"""message type, content, metadata, parent header"""
+
+class Publish(Protocol):
+    """Sends a message of this type."""
+
+    def __call__(
+        self,
+        message: str,
+        content: dict[str, Any],
+        metadata: dict[str, Any],
+        parent: dict[str, Any],
+        /,
+        *buffers: bytes,
+    ) -> None: ...
 
 
 class OutputForwarder:
@@ -75,9 +86,14 @@ class OutputForwarder:
         """Like `open`, for a comm message. These are frequent, and must not evict cells whose output may still come."""
         _keep(self._comms, request_id, cell)
 
+    def open_comm_of(self, request_id: str) -> Cell | None:
+        """The comm message of a request, until its output is finished."""
+        cell = self._comms.get(request_id)
+        return None if cell is None or cell.is_finished else cell
+
     def finish(self, cell: Cell) -> None:
         """End a cell's output: send the collected text, and report what was dropped."""
-        self._flush()
+        self.flush()
         for why, count in cell.dropped.items():
             outputs = "output of this cell was" if count == 1 else "outputs of this cell were"
             text = f"\n[kernelmcp] {count:,} more {outputs} dropped: {why}\n"
@@ -91,16 +107,19 @@ class OutputForwarder:
 
     def tell(self, cell: Cell, text: str) -> None:
         """Tell whoever waits for a cell what the kernel process does meanwhile. It is no output."""
-        self._publish("progress", {"text": text}, {}, cell.parent)
+        if "kernelmcp" in (cell.parent.get("metadata") or {}):  # a server's; nbclient takes the type for an error
+            self._publish("progress", {"text": text}, {}, cell.parent)
 
     def show(self, cell: Cell, data: dict[str, Any]) -> None:
         """Send a mime bundle from the kernel process itself."""
         self.publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
 
-    def publish(self, message: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any]) -> None:
+    def publish(
+        self, message: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any], *buffers: bytes
+    ) -> None:
         """Send a message of the kernel process itself, after the text that has come before it."""
-        self._flush()
-        self._publish(message, content, metadata, parent)
+        self.flush()
+        self._publish(message, content, metadata, parent, *buffers)
 
     def failed(self, cell: Cell, reply: dict[str, Any]) -> None:
         """Send the error of a guest's reply, unless it has come as an output: notebooks and other clients see only
@@ -123,7 +142,7 @@ class OutputForwarder:
         if frame.type == "files":
             self._files(cell, frame.content)
             return
-        self._flush()  # outputs keep the order of the program
+        self.flush()  # outputs keep the order of the program
         if frame.type in DISPLAY_TYPES:
             self._display(cell, frame)
         elif frame.type == "error":
@@ -139,16 +158,17 @@ class OutputForwarder:
             return
         cell.stream_chars += len(text)
         if self._text_of != (cell, name):
-            self._flush()
+            self.flush()
             self._text_of = (cell, name)
         self._text.append(text)
         self._text_chars += len(text)
         if self._text_chars >= _COLLECT_CHARS:
-            self._flush()
+            self.flush()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_COLLECT_SECONDS, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(_COLLECT_SECONDS, self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send the text that was collected."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -212,14 +232,25 @@ class OutputForwarder:
 
     def _comm(self, cell: Cell, frame: Frame) -> None:
         content, metadata = frame.content.get("comm"), frame.content.get("metadata")
+        buffers = _decoded(frame.content.get("buffers"))
         if isinstance(content, dict) and isinstance(metadata, dict) and self._may_send(cell, frame.size):
-            self._publish(frame.type, cast("dict[str, Any]", content), cast("dict[str, Any]", metadata), cell.parent)
+            told = cast("dict[str, Any]", content), cast("dict[str, Any]", metadata)
+            self._publish(frame.type, *told, cell.parent, *buffers)
 
 
 def _keep(cells: OrderedDict[str, Cell], request_id: str, cell: Cell) -> None:
     cells[request_id] = cell
     while len(cells) > _PARENTS_KEPT:
         cells.popitem(last=False)
+
+
+def _decoded(buffers: Any) -> list[bytes]:
+    """A guest's buffers, which are in base64."""
+    encoded = cast("list[Any]", buffers) if isinstance(buffers, list) else []
+    try:
+        return [b64decode(each) for each in encoded if isinstance(each, str)]
+    except ValueError:
+        return []
 
 
 def _is_bundle(content: dict[str, Any]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+from base64 import b64encode
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -56,6 +57,8 @@ class AnsweringKernel(Kernel):
     _guests: Guests
     _forwarder: OutputForwarder
     _loop: asyncio.AbstractEventLoop
+    _cell: Cell | None = None
+    """The cell that runs."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -109,26 +112,72 @@ class AnsweringKernel(Kernel):
             found = found[-n:] if n else found
         return {"status": "ok", "history": [(s, line, (code, None) if output else code) for s, line, code in found]}
 
+    async def shell_main(self, subshell_id: str | None, msg: list[Any]) -> None:
+        """Handle a message of the shell channel; a comm message at once, even while another request is handled.
+
+        ipykernel's sets the parent of that request again after the comm message. By then the guest, which may have been
+        starting, can be at another request, and the idle status would have the wrong parent.
+        """
+        session: Any = self.session
+        header = self._header_of(msg)
+        is_comm, is_for_subshell = header.get("msg_type") in _COMM_MESSAGES, header.get("subshell_id") is not None
+        if not (is_for_subshell or (is_comm and self._main_asyncio_lock.locked())):
+            await super().shell_main(subshell_id, msg)
+            return
+        ident, frames = session.feed_identities(msg, copy=False)
+        cell = Cell(session.deserialize(frames, copy=False), ident)
+        if not is_comm:
+            self._publish_status("busy", "shell", cell.parent)
+            await self.refuse_subshell(self.shell_stream, ident, cell.parent)
+            self._publish_status("idle", "shell", cell.parent)
+        elif await self._pass_to_comm(cell):
+            self.comm_handled(cell)
+
+    def _header_of(self, msg: list[Any]) -> Content:
+        """The header of a message whose signature is not checked; empty if it has none."""
+        session: Any = self.session
+        try:
+            _, frames = session.feed_identities(msg, copy=False)
+            return dict(session.unpack(frames[1].bytes))
+        except (ValueError, LookupError, TypeError):
+            return {}
+
     async def comm_message(self, stream: Any, ident: Any, parent: Content) -> None:
-        """comm_open, comm_msg and comm_close from the frontend, even while a cell waits (perhaps for this message)."""
+        """comm_open, comm_msg and comm_close from the frontend."""
+        await self._pass_to_comm(Cell(parent, ident))
+
+    async def _pass_to_comm(self, cell: Cell) -> bool:
+        """Pass a comm message to the guest, even while a cell waits (perhaps for this message). Returns whether it has
+        been handled: otherwise the guest will tell."""
+        parent = cell.parent
         content = {
             "msg_type": parent["header"]["msg_type"],
             "content": parent["content"],
             "metadata": parent["metadata"],
+            "buffers": [b64encode(each).decode() for each in parent["buffers"]],
             "parent": header_of(parent),
         }
-        cell, request_id = Cell(parent, ident), new_request_id()
+        request_id = new_request_id()
         self._forwarder.open_comm(request_id, cell)
-        if not await self._on_loop(self._notify("comm_message", content, request_id)):
-            await self._ask("comm_message", content, {}, request_id)
-            self._forwarder.finish(cell)
+        try:
+            if await self._on_loop(self._notify("comm_message", content, request_id)):
+                return False
+        except ValueError as error:  # larger than a frame
+            self.log.warning("comm_message failed: %s", error)
+            return True
+        await self._ask("comm_message", content, {}, request_id)
+        self._forwarder.finish(cell)
+        return True
 
     async def _notify(self, op: str, content: Content, request_id: str) -> bool:
-        try:
-            return self._guests.main.notify(op, content, request_id)
-        except ValueError as error:  # larger than a frame
-            self.log.warning("%s failed: %s", op, error)
-            return True
+        return self._guests.main.notify(op, content, request_id)
+
+    def comm_handled(self, cell: Cell) -> None:
+        """A comm message was handled beside another request. Until its idle status, a widget sends no other one."""
+        self._forwarder.finish(cell)
+        self._publish_status("idle", "shell", cell.parent)
+        if self._cell is not None:  # clients show the newest status
+            self._publish_status("busy", "shell", self._cell.parent)
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """comm_info_request."""

@@ -24,7 +24,7 @@ from kernelmcp_kernel.guests.cpu import CpuLimit
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
-from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
+from kernelmcp_kernel.guests.host_calls import CELL_ENDED, IN_CALLBACK, INTERRUPTED, HostCallError, HostCalls
 from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
 from kernelmcp_kernel.guests.storage import StorageWatch
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
@@ -125,7 +125,6 @@ class SandboxKernel(PastKernel):
         self._backlog = Backlog(cast(Iopub, self.iopub_thread), lambda paused: self._guests.pause(paused))
         self._forwarder = OutputForwarder(self._publish, self._backlog)
         self._sandbox = self.early_directory or open_directory()
-        self._cell: Cell | None = None
         self._installs = Installs(self._forwarder, lambda packages: self._guests.main.mount(packages))
         self._programs = Programs(lambda: self._guests)
         self._calls = HostCalls(
@@ -140,6 +139,8 @@ class SandboxKernel(PastKernel):
         )
         self._report = Report(self._forwarder.publish)
         self._closed = False
+        self._aborted_clients = set[str | None]()
+        """Those whose queued executions are aborted, because one of them has failed."""
 
     @property
     def kernel_info(self) -> Content:
@@ -217,18 +218,29 @@ class SandboxKernel(PastKernel):
         self._answered({"status": "error", "text": INTERRUPTED})
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
-        """After an error: abort the requests that are queued now. With its shell thread, ipykernel does this well;
-        without it (which saves a hop per message), it stops aborting one turn of the event loop too early."""
+        """After an error: abort the requests that its client has queued now. Those of other clients run: a person's
+        failing cell is nothing to the model. With its shell thread, ipykernel aborts all of them; without it (which
+        saves a hop per message), it stops aborting one turn of the event loop too early."""
         if self.shell_channel_thread is not None:
             super()._abort_queues(subshell_id)
             return
-        self._aborting = True
+        failed = client_of(self.get_parent("shell"))
+        self._aborted_clients.add(failed)
         self.shell_stream.flush()  # receives pending messages; each then waits for the lock, in order
-        self._resuming = asyncio.ensure_future(self._stop_aborting())
+        self._resuming = asyncio.ensure_future(self._stop_aborting(failed))
 
-    async def _stop_aborting(self) -> None:
+    async def _stop_aborting(self, client: str | None) -> None:
         async with self._main_asyncio_lock:
-            self._aborting = False
+            self._aborted_clients.discard(client)
+
+    def should_handle(  # pyright: ignore[reportIncompatibleMethodOverride]  # its `return True` is all of its type
+        self, stream: Any, msg: Content, idents: Any
+    ) -> bool:
+        """Called by ipykernel before each request."""
+        aborts = msg["header"]["msg_type"] == "execute_request" and client_of(msg) in self._aborted_clients
+        if aborts:
+            self._send_abort_reply(stream, msg, idents)
+        return not aborts
 
     def pre_handler_hook(self) -> None:
         """ipykernel lets SIGINT interrupt a handler here. It interrupts user code, and ours runs in the guest."""
@@ -334,7 +346,10 @@ class SandboxKernel(PastKernel):
         return await self._guests.of(language)
 
     def finish_metadata(self, parent: Content, metadata: Content, reply_content: Content) -> Content:
-        """Called by ipykernel for the metadata of the execute_reply."""
+        """Called by ipykernel for the metadata of an execute_reply, also of a cell that did not run: the report is that
+        of another one then."""
+        if "execution_count" not in reply_content:
+            return metadata
         return {**metadata, "kernelmcp": self._report.metadata} if self._report.metadata else metadata
 
     # -- the guest
@@ -343,7 +358,11 @@ class SandboxKernel(PastKernel):
         """Handle a guest's frame that is not a reply: pass it to its cell, or as a comm message."""
         request = self._cell.request_of(guest, frame.id) if self._cell else None
         if frame.type == "call":
-            self._calls.start(guest, frame, request)
+            is_callback = self._forwarder.open_comm_of(frame.id) is not None
+            self._calls.start(guest, frame, request, IN_CALLBACK if is_callback else CELL_ENDED)
+        elif frame.type == "comm_done":
+            if (cell := self._forwarder.open_comm_of(frame.id)) is not None:
+                self.comm_handled(cell)
         elif frame.type not in COMM_TYPES or guest is self._guests.main.guest:  # others have no comms
             self._forwarder.output(frame, request.cell if request else None)
 
@@ -352,6 +371,7 @@ class SandboxKernel(PastKernel):
         cell = request.cell
         if not cell.allow_stdin:
             raise HostCallError("this frontend does not support input requests")
+        self._forwarder.flush()  # a text that says what is asked comes before the question
         asked = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
         return await read_line(cast(Session, self.session), self.stdin_socket, asked, cell.parent, cell.ident)
 
@@ -382,7 +402,7 @@ class SandboxKernel(PastKernel):
         self.close(keep_files=True)
         self.io_loop.stop()
 
-    def _publish(self, message: str, content: Content, metadata: Content, parent: Content) -> None:
+    def _publish(self, message: str, content: Content, metadata: Content, parent: Content, *buffers: bytes) -> None:
         session = cast(Session, self.session)
         made = session.msg(message, content, parent=parent, metadata=metadata or None)
-        self._backlog.send(session.serialize(made, ident=self._topic(message)))
+        self._backlog.send([*session.serialize(made, ident=self._topic(message)), *buffers])

@@ -1,5 +1,6 @@
 """Comms (the channel of ipywidgets): the guest's side of comm_open, comm_msg and comm_close."""
 
+from base64 import b64decode, b64encode
 from typing import Any
 
 import comm
@@ -10,7 +11,7 @@ from kernelmcp_guest.ipython_shell import GuestShell
 
 
 class GuestComm(BaseComm):
-    """A comm whose messages are frames to the kernel process. Binary buffers are not supported."""
+    """A comm whose messages are frames to the kernel process, binary buffers in base64."""
 
     def publish_msg(
         self,
@@ -21,7 +22,8 @@ class GuestComm(BaseComm):
         **keys: Any,
     ) -> None:
         content = {"data": data or {}, "comm_id": self.comm_id, **keys}
-        send(msg_type, comm=content, metadata=metadata or {})
+        encoded = [b64encode(memoryview(each).tobytes()).decode() for each in buffers or []]
+        send(msg_type, comm=content, metadata=metadata or {}, buffers=encoded)
 
 
 _manager = CommManager()
@@ -34,12 +36,13 @@ def install() -> None:
 
 
 def comm_message(
-    msg_type: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any]
+    msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[str], parent: dict[str, Any]
 ) -> dict[str, Any]:
-    """comm_open, comm_msg or comm_close from the frontend; `parent` is the message's header."""
+    """comm_open, comm_msg or comm_close from the frontend; `parent` is the message's header. Buffers are in base64."""
     GuestShell.instance().kernel.parent.set(parent)
     handler = getattr(_manager, msg_type)
-    handler(None, None, {"content": content, "metadata": metadata, "buffers": []})
+    decoded = [memoryview(b64decode(each)) for each in buffers]
+    handler(None, None, {"content": content, "metadata": metadata, "buffers": decoded})
     return {}
 
 

@@ -1,7 +1,7 @@
 """The requests of the kernel process to the guest: one function per operation, named like its Jupyter message.
 
 `handle` decodes a request, runs its function and sends the reply; `notify` does so for a comm message that arrives
-while a cell waits, without a reply.
+while a cell waits, and only tells that it is done.
 """
 
 # IPython and Pyodide declare much of the API used here without types that a checker understands.
@@ -113,8 +113,10 @@ def _notify(request: dict[str, Any]) -> None:
     request_id.set(request["id"])
     try:
         OPERATIONS[request["op"]](**request["content"])
-    except Exception:  # noqa: BLE001  # a callback of the user's
+    except (Exception, KeyboardInterrupt):  # noqa: BLE001  # a callback of the user's
         GuestShell.instance().showtraceback()
+    finally:
+        send("comm_done")
 
 
 def _reply(content: dict[str, Any]) -> None:

@@ -1,0 +1,187 @@
+"""Comm messages that arrive while another request is handled: what the kernel's clients are told of both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from itertools import groupby
+from types import SimpleNamespace
+from typing import Any, cast
+
+import anyio
+import pytest
+import zmq
+from jupyter_client.session import DELIM, Session
+
+from kernelmcp_kernel.guests.by_language import Guests
+from kernelmcp_kernel.guests.cell_requests import Cell
+from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES, encode_frame
+from kernelmcp_kernel.jupyter.channels.backlog import Backlog
+from kernelmcp_kernel.jupyter.channels.kernel_session import KernelSession
+from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+from kernelmcp_kernel.jupyter.requests import AnsweringKernel
+
+pytestmark = pytest.mark.anyio
+KEY = b"key"
+
+
+class Sent:
+    """A socket that keeps what is sent on it: type, parent, content."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, str, dict[str, Any]]] = []
+
+    def send_multipart(self, parts: list[bytes], copy: bool = True) -> None:
+        at = parts.index(DELIM)
+        header, parent, _, content = (json.loads(part) for part in parts[at + 2 : at + 6])
+        self.messages.append((header["msg_type"], parent["msg_id"], content))
+
+    def statuses(self, parent: str) -> list[str]:
+        return [content["execution_state"] for kind, of, content in self.messages if (kind, of) == ("status", parent)]
+
+    def without_repeats(self, parent: str) -> list[str]:
+        return [status for status, _ in groupby(self.statuses(parent))]
+
+
+class Guest:
+    """A guest's supervisor: takes one request at a time, each until the test ends it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.is_there = asyncio.Event()
+        self.ends: dict[str, asyncio.Event] = {}
+        self.busy = False
+        self.notified: list[dict[str, Any]] = []
+
+    async def request(self, op: str, content: dict[str, Any], *_: object) -> dict[str, Any]:
+        async with self.lock:
+            await self.is_there.wait()
+            self.busy = True
+            if op == "execute":
+                await self.ends.setdefault(content["code"], asyncio.Event()).wait()
+            self.busy = False
+            return {"status": "ok"}
+
+    def notify(self, op: str, content: dict[str, Any], request_id: str) -> bool:
+        if self.busy:
+            encode_frame(content)
+            self.notified.append({**content, "id": request_id})
+        return self.busy
+
+    def end(self, code: str) -> None:
+        self.ends.setdefault(code, asyncio.Event()).set()
+
+
+class Kernel(AnsweringKernel):
+    """Runs each cell in the guest."""
+
+    shell_stream: Any = None
+
+    async def do_execute(self, code: str, *_: object, **__: object) -> dict[str, Any]:
+        self._cell = Cell(self.get_parent("shell"))
+        try:
+            return await self._guests.main.request("execute", {"code": code}, "")
+        finally:
+            self._cell = None
+
+
+class Driven:
+    """A kernel, its guest, and a client's session."""
+
+    def __init__(self) -> None:
+        self.guest, self.iopub, self.shell = Guest(), Sent(), Sent()
+        self.kernel = Kernel(session=KernelSession(key=KEY), log=logging.getLogger(__name__))
+        made = cast(Any, self.kernel)
+        made.iopub_socket, made.shell_stream = self.iopub, self.shell
+        made._guests = cast(Guests, SimpleNamespace(main=self.guest))
+        made._forwarder = OutputForwarder(lambda *_: None, cast(Backlog, SimpleNamespace(is_stalled=False)))
+        made._loop = asyncio.get_running_loop()
+        self._client = Session(key=KEY)
+        self._context = copy_context()  # one for all requests, as ShellStream has it
+        self._handling: list[asyncio.Task[None]] = []
+
+    async def send(self, kind: str, name: str, content: dict[str, Any], **header: Any) -> None:
+        """Send a message with this id, and let the kernel do what it can do then."""
+        message = self._client.msg(kind, content)
+        message["header"] |= {"msg_id": name, "subshell_id": None, **header}
+        parts = [zmq.Frame(part) for part in self._client.serialize(message, ident=b"client")]
+        handled: Coroutine[Any, Any, None] = self.kernel.shell_main(None, parts)
+        self._handling.append(asyncio.get_running_loop().create_task(handled, context=self._context))
+        await anyio.wait_all_tasks_blocked()
+
+    async def cell(self, name: str) -> None:
+        await self.send("execute_request", name, {"code": name})
+
+    async def comm(self, name: str, **data: str) -> None:
+        await self.send("comm_msg", name, {"comm_id": "c", "data": data})
+
+    async def do(self, action: Callable[[], object]) -> None:
+        action()
+        await anyio.wait_all_tasks_blocked()
+
+    async def finish(self) -> None:
+        await asyncio.gather(*self._handling)
+
+
+@pytest.mark.parametrize("order", ["comm cell1 cell2", "cell1 comm cell2", "cell1 cell2 comm"])
+async def test_each_cell_has_its_idle_when_a_comm_message_came_while_the_guest_started(order: str) -> None:
+    driven = Driven()
+    for name in order.split():
+        await (driven.comm(name) if name == "comm" else driven.cell(name))
+    await driven.do(driven.guest.is_there.set)
+    await driven.do(lambda: driven.guest.end("cell1"))
+    await driven.do(lambda: driven.guest.end("cell2"))
+    await driven.finish()
+    for name in ("cell1", "cell2"):
+        assert driven.iopub.without_repeats(name) == ["busy", "idle"]
+
+
+async def test_each_cell_has_its_idle_when_a_comm_message_is_handled_longer_than_a_cell() -> None:
+    """The first cell is a shell's, for example: it needs another guest, and the message its own turn in this one."""
+    driven = Driven()
+    await driven.cell("cell1")
+    await driven.comm("comm1")
+    await driven.comm("comm2")
+    await driven.cell("cell2")
+    await driven.do(driven.guest.is_there.set)
+    await driven.do(lambda: driven.guest.end("cell1"))
+    await driven.comm("comm3")
+    assert [each["parent"]["msg_id"] for each in driven.guest.notified] == ["comm3"]
+    await driven.do(lambda: driven.guest.end("cell2"))
+    await driven.finish()
+    for name in ("cell1", "cell2"):
+        assert driven.iopub.without_repeats(name) == ["busy", "idle"]
+
+
+async def test_a_widget_hears_that_its_message_was_handled_beside_a_cell_and_the_cell_stays_busy() -> None:
+    driven = Driven()
+    await driven.cell("cell")
+    await driven.comm("while it starts")
+    await driven.do(driven.guest.is_there.set)
+    await driven.comm("too large", text="x" * MAX_FRAME_BYTES)
+    assert driven.iopub.statuses("too large") == ["idle"], "it never comes to the guest"
+    await driven.comm("noticed")
+    assert driven.iopub.statuses("noticed") == [], "the guest tells when it has been handled"
+    assert driven.iopub.statuses("cell") == ["busy", "busy"]
+    await driven.do(lambda: driven.guest.end("cell"))
+    await driven.finish()
+    assert driven.iopub.statuses("while it starts") == ["idle"]
+    assert driven.iopub.statuses("cell") == ["busy", "busy", "idle"]
+    await driven.comm("alone")
+    assert driven.iopub.statuses("alone") == ["busy", "idle"]
+
+
+async def test_a_request_to_a_subshell_is_refused_at_once_and_has_its_idle() -> None:
+    driven = Driven()
+    await driven.cell("cell")
+    await driven.send("execute_request", "aside", {"code": "aside"}, subshell_id="another")
+    assert driven.iopub.statuses("aside") == ["busy", "idle"]
+    ((kind, _, content),) = driven.shell.messages
+    assert (kind, content["status"], content["ename"]) == ("execute_reply", "error", "NotImplementedError")
+    await driven.do(driven.guest.is_there.set)
+    await driven.do(lambda: driven.guest.end("cell"))
+    await driven.finish()
+    assert driven.iopub.statuses("cell") == ["busy", "idle"]
