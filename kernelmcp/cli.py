@@ -14,6 +14,7 @@ from kernelmcp.errors import ConfigurationError, LayersMissing
 from kernelmcp.process_start import (
     fill_descriptors,
     keep_files_own,
+    name_a_home,
     pause_garbage_collector,
     resume_garbage_collector,
     skip_slow_imports,
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     fill_descriptors()
     skip_slow_imports()
     keep_files_own()
+    name_a_home()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every terminal has each character of a cell
     arguments = list(sys.argv[1:] if argv is None else argv)

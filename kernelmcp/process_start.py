@@ -16,6 +16,17 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
+# The home that Debian gives users without one. It does not exist, and only root could make it.
+NO_HOME = "/nonexistent"
+
+
+def name_a_home() -> None:
+    """Give a user whom the system does not know, and for whom HOME is not set, a home that is not there: otherwise
+    every library that looks for its files in a home raises RuntimeError."""
+    if os.path.expanduser("~") == "~":
+        os.environ["HOME"] = NO_HOME
+
+
 _umask: int | None = None
 
 

@@ -14,6 +14,8 @@ from typing import Any, Protocol, cast
 import platformdirs
 
 from kernelmcp.config.models import Config, Policy, Values
+from kernelmcp.errors import ConfigurationError
+from kernelmcp.process_start import NO_HOME
 
 # Read once, at the start: objects built from them cannot be rebuilt under live sessions.
 FIXED_AT_START = (
@@ -118,9 +120,16 @@ class Settings:
 
 
 def home_directory(configured: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder for all persistent data."""
+    """The folder for all persistent data. Raises `ConfigurationError`."""
     home = configured or environ.get("KERNELMCP_HOME")
-    found = os.path.expanduser(home) if home else platformdirs.user_data_dir("kernelmcp", appauthor=False)
+    try:
+        found = os.path.expanduser(home or platformdirs.user_data_dir("kernelmcp", appauthor=False))
+    except RuntimeError:  # inside another program
+        found = NO_HOME
+    if found.startswith("~") or Path(found).is_relative_to(NO_HOME):
+        raise ConfigurationError(
+            "this user has no home directory", "Set KERNELMCP_HOME to the path of a folder for the server's data."
+        )
     return Path(os.path.realpath(found))  # it may be a link to another disk
 
 

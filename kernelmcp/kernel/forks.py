@@ -7,12 +7,14 @@ their imports run beside the guest's start, and it would have one process more f
 import asyncio
 import errno
 import json
+import math
 import os
 import platform
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import cast
@@ -31,6 +33,9 @@ PAUSE_SECONDS = 2.0
 # A fork takes 5 ms. An environment of over 200 kB does not fit into the request: then its kernel alone is started.
 ANSWER_SECONDS = 10.0
 MAX_ANSWER_BYTES = 4096
+# After a failure kernels are started for so long, and for twice as long after each further one: some pass, and where
+# forks do not work, each attempt costs a kernel's start.
+RETRY_SECONDS, MAX_RETRY_SECONDS = 300.0, 86400.0
 # Makes room for a fork's command line.
 ROOM = "-" * 512
 log = structlog.get_logger(__name__)
@@ -118,7 +123,9 @@ class Forks:
 
     def __init__(self, withheld: frozenset[str] = frozenset()) -> None:
         self._withheld = withheld
-        self._is_wanted = can_fork()
+        self._wanted_from = 0.0 if can_fork() else math.inf
+        """By the monotonic clock."""
+        self._retry_seconds = RETRY_SECONDS
         self._kernels = 0
         self._server: ForkServer | None = None
         self._start: asyncio.TimerHandle | None = None
@@ -145,7 +152,8 @@ class Forks:
 
     def _is_due(self, withheld: frozenset[str]) -> bool:
         is_enough = self._kernels >= MIN_KERNELS
-        return self._is_wanted and self._server is None and is_enough and withheld == self._withheld
+        is_wanted = time.monotonic() >= self._wanted_from
+        return is_wanted and self._server is None and is_enough and withheld == self._withheld
 
     def _start_server(self, environment: Mapping[str, str], withheld: frozenset[str]) -> None:
         self._start = None
@@ -199,15 +207,16 @@ class Forks:
                     server.wire.close()
 
     def give_up(self, error: Exception) -> None:
-        """Start kernels without a fork server from now on."""
+        """Start kernels without a fork server for some time."""
         status = self._end()
         reason = str(error) or type(error).__name__
         log.warning("kernel processes are started, not forked: the fork server failed", error=reason, status=status)
-        self._is_wanted = False
+        self._wanted_from = time.monotonic() + self._retry_seconds
+        self._retry_seconds = min(2 * self._retry_seconds, MAX_RETRY_SECONDS)
 
     async def close(self) -> None:
         """End the fork server. Kernels stay."""
-        self._is_wanted = False
+        self._wanted_from = math.inf
         self._end()
         if self._exchanges:
             await asyncio.wait(self._exchanges)

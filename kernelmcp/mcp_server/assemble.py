@@ -46,6 +46,7 @@ from kernelmcp.sessions.control import Control
 from kernelmcp.sessions.default_session import DefaultSession
 from kernelmcp.sessions.descriptors import Descriptors
 from kernelmcp.sessions.fleet.fleet import holding_slot
+from kernelmcp.sessions.hibernation.idle_sessions import stop_idle_sessions
 from kernelmcp.sessions.hibernation.memory_relief import MemoryRelief
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.tools.offered_tools import OfferedTools
@@ -158,7 +159,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             registry.observers.add(Tracing())
         elif isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # nor does an embedding program ask
             drop_spans(server)
-        tasks.start_soon(registry.stop_idle)
+        tasks.start_soon(stop_idle_sessions, settings, registry, tasks)
         tasks.start_soon(registry.sweep_disk)
         tasks.start_soon(MemoryRelief(settings, registry).run)
         tasks.start_soon(reload.keep_current, settings, check_change)

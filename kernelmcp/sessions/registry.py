@@ -6,7 +6,7 @@ know MCP.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -46,9 +46,6 @@ from kernelmcp.sessions.storage.record import MAIN_LANGUAGE, Checkpoint, Record,
 from kernelmcp.sessions.storage.session_files import SessionFiles
 from kernelmcp.sessions.storage.stored import StoredSessions
 
-# Checks for idle sessions per idle lifetime.
-EXPIRY_CHECKS_PER_LIFE = 20
-MAX_EXPIRY_CHECK_SECONDS = 30.0
 # Stopped sessions that stay in memory with their executions. Each has a lock, and so a file descriptor. The next call
 # to an unloaded session finds it on disk.
 MAX_STOPPED = 64
@@ -113,7 +110,7 @@ class Registry:
         handle = session_id if session_id is not None else caller.default_handle or await self.mint(caller)
         check_name(handle)
         await self._check_room(caller, handle)
-        attempts = ATTEMPTS
+        attempts, kept = ATTEMPTS, set[Session]()
         while True:
             while (session := self._sessions.get((caller.principal, handle))) is not None and session.life.is_ending:
                 await asyncio.shield(session.deleted)
@@ -129,9 +126,9 @@ class Registry:
                 session.is_named = True
             if session is not None and _has_kernel(session):
                 return session, False
-            if (longest_idle := self._crowded_out(caller)) is None:
+            if (longest_idle := self._crowded_out(caller, kept)) is None:
                 break
-            await self._make_room(longest_idle)
+            await self._make_room(caller, longest_idle, kept)
         created = session is None
         if session is None:
             record = Record(
@@ -173,7 +170,7 @@ class Registry:
                 )
             if checkpoint is None:
                 source.past.check_idle()
-            if (longest_idle := self._crowded_out(caller, spared=source)) is None:
+            if (longest_idle := self._crowded_out(caller, {source})) is None:
                 break
             await self._make_room_kept(caller, longest_idle, spared=source)
         record = Record(
@@ -263,8 +260,8 @@ class Registry:
 
     # -- make and end -------------------------------------------------------------------------------------------
 
-    def _crowded_out(self, caller: Caller, spared: Session | None = None) -> Session | None:
-        """At a limit, the session that was idle longest; `spared` only if it is the last. Raises
+    def _crowded_out(self, caller: Caller, spared: Collection[Session] = ()) -> Session | None:
+        """At a limit, the session that was idle longest; of `spared` only if there is no other. Raises
         `ResourceLimitExceeded` if all are busy."""
         limits = self._settings.config.sessions
         held = [session for session in self._sessions.values() if _has_kernel(session)]
@@ -272,7 +269,7 @@ class Registry:
         longest_idle = self._choose(own, limits.max_sessions_per_client, "you have", spared)
         return longest_idle or self._choose(held, limits.max_sessions, "the server has", spared)
 
-    def _choose(self, held: list[Session], limit: int, whose: str, spared: Session | None) -> Session | None:
+    def _choose(self, held: list[Session], limit: int, whose: str, spared: Collection[Session]) -> Session | None:
         if len(held) < limit:
             return None
         idle = [session for session in held if session.is_idle and session.kernel is not None]
@@ -282,31 +279,39 @@ class Registry:
                 "Wait for one of them (get_sessions lists yours), or end one with destroy_session or stop_session.",
                 limit=limit,
             )
-        return min(idle, key=lambda session: (session is spared, session.last_used))
+        return min(idle, key=lambda session: (session in spared, session.last_used))
 
     def _check_open(self) -> None:
         """Raises `ResourceLimitExceeded` if no new work may begin."""
         if self.draining:
             raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
 
-    async def _make_room(self, longest_idle: Session, *, must_save: bool = False) -> None:
+    async def _make_room(self, caller: Caller, longest_idle: Session, kept: set[Session]) -> None:
+        """End this session, or add it to `kept` if it goes on until its variables can be saved (a full disk). After
+        some of these, one of the caller's own loses them. Raises `ResourceLimitExceeded`: there is none."""
+        must_end = longest_idle in kept or len(kept) == ATTEMPTS
+        if must_end:
+            own = [session for session in self.all(caller) if session.is_idle and session.kernel is not None]
+            if not own:
+                raise _no_room()
+            longest_idle = min(own, key=lambda session: session.last_used)
         log.info("stopping the longest idle session to make room", session=longest_idle.id)
-        await longest_idle.stop_if_idle(must_end=True, must_save=must_save)
+        await longest_idle.stop_if_idle(must_end=must_end)
+        if longest_idle.kernel is not None:
+            kept.add(longest_idle)
 
     async def _make_room_kept(self, caller: Caller, longest_idle: Session, *, spared: Session | None = None) -> None:
         """Make room for a fork or a return, which fails if the variables of that session cannot be saved: it is not
         worth them. Raises `InvalidArgument`, `StorageFailed`, `ResourceLimitExceeded`."""
         must_save = longest_idle is spared or self._settings.config.sessions.hibernate
+        log.info("stopping the longest idle session to make room", session=longest_idle.id)
         try:
             with longest_idle.past.storing():
-                await self._make_room(longest_idle, must_save=must_save)
+                await longest_idle.stop_if_idle(must_end=True, must_save=must_save)
         except (InvalidArgument, StorageFailed) as exc:
             if longest_idle.principal == caller.principal:
                 raise
-            raise ResourceLimitExceeded(  # of another principal's session nothing is said
-                "the server has no room for another running session now",
-                "Try again later, or end one of yours with stop_session.",
-            ) from exc
+            raise _no_room() from exc  # of another principal's session nothing is said
 
     async def _check_room(self, caller: Caller, handle: str) -> None:
         """Raises `ResourceLimitExceeded` if the session is new and the caller's disk space is used up."""
@@ -420,18 +425,6 @@ class Registry:
         """Delete old sessions from the disk periodically. Runs for the server's life."""
         await OldSessions(self._settings, self._home, self._disk).run()
 
-    async def stop_idle(self) -> None:
-        """Stop sessions that have been idle for too long. Runs for the server's life."""
-        while True:
-            life = self._settings.config.sessions.default_timeout_seconds
-            await anyio.sleep(min(life / EXPIRY_CHECKS_PER_LIFE, MAX_EXPIRY_CHECK_SECONDS))
-            for session in list(self._sessions.values()):
-                due = max(session.last_used + life, session.queue.binding.variables.saved.next_attempt)
-                if _has_kernel(session) and session.is_idle and time.monotonic() > due:
-                    log.info("stopping an idle session", session=session.id)
-                    stop = partial(session.stop_if_idle, must_end=False)
-                    background.start(self._tasks, "stopping an idle session", stop)
-
     async def close(self) -> None:
         """Close all sessions at once, so that everything is on disk. The kernels end with their task group."""
         async with anyio.create_task_group() as tasks:
@@ -443,6 +436,13 @@ def _delete_old(place: Path) -> None:
     """Delete what servers that have ended have left of a session that was taken over. Blocking."""
     epochs.sweep(epochs.session_directory(place))
     epochs.delete_older(place, free_place)
+
+
+def _no_room() -> ResourceLimitExceeded:
+    return ResourceLimitExceeded(
+        "the server has no room for another running session now",
+        "Try again later, or end one of yours with stop_session.",
+    )
 
 
 def _has_kernel(session: Session) -> bool:

@@ -68,6 +68,7 @@ def test_the_compose_file_names_what_there_is() -> None:
     assert context.resolve() == ROOT
     assert (context / build["dockerfile"]).read_text() == DOCKERFILE
     assert "examples" in (ROOT / ".dockerignore").read_text().split(), "its tokens must not be sent to a builder"
+    assert "entrypoint" not in SERVICE, "the image's reaps what kernels leave"
     header = TEXT.partition("\nname:")[0]
     [user] = re.findall(r"^USER (\d+)$", DOCKERFILE, re.MULTILINE)
     assert f"chown {user} examples/tokens.toml" in header

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -92,6 +93,14 @@ def test_every_container_is_restricted(name: str) -> None:
 @pytest.mark.parametrize("name", SERVERS)
 def test_the_user_is_that_of_the_image(name: str) -> None:
     assert f"USER {SERVERS[name]['securityContext']['runAsUser']}\n" in (DEPLOY / "Dockerfile").read_text()
+
+
+def test_process_1_of_the_image_reaps_what_kernels_leave() -> None:
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    [entrypoint] = re.findall(r"^ENTRYPOINT (.*)$", dockerfile, re.MULTILINE)
+    [installed] = re.findall(r"^RUN apt-get .* install .*-recommends ([\w -]+) &&", dockerfile, re.MULTILINE)
+    assert json.loads(entrypoint) == [installed, "--"] == ["tini", "--"]
+    assert not [name for name in SERVERS if "command" in SERVERS[name]["containers"][0]], "it replaces the entrypoint"
 
 
 @pytest.mark.parametrize("name", PODS)

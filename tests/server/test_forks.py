@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -205,7 +206,7 @@ async def fork(found: Forks, **environment: str) -> ForkedProcess | None:
 
 
 def is_given_up(found: Forks) -> bool:
-    return not vars(found)["_is_wanted"]
+    return vars(found)["_wanted_from"] > time.monotonic()
 
 
 async def test_a_fork_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch, silent: Silent) -> None:
@@ -224,6 +225,31 @@ async def test_an_answer_that_is_none_is_no_kernel(answers: list[object], silent
     silent.say(*answers)
     assert await fork(found) is None
     assert is_given_up(found)
+
+
+async def test_after_some_minutes_there_is_a_fork_server_again(monkeypatch: pytest.MonkeyPatch, silent: Silent) -> None:
+    monkeypatch.setattr(forks, "PAUSE_SECONDS", 0)
+    found, again = forks_of(silent), Silent()
+    monkeypatch.setattr(forks, "ForkServer", lambda _: again)
+
+    async def kernels_started() -> None:
+        for _ in range(MIN_KERNELS):
+            found.kernel_started({}, NOTHING)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    for pause in (1, 2):
+        silent.say({"error": "no memory"})
+        assert await fork(found) is None
+        await kernels_started()
+        assert vars(found)["_server"] is None
+        assert vars(found)["_wanted_from"] > time.monotonic() + (pause - 0.5) * forks.RETRY_SECONDS
+        vars(found)["_wanted_from"] = time.monotonic()
+        await kernels_started()
+        assert vars(found)["_server"] is again
+        silent = again
+    await found.close()
+    again.theirs.close()
 
 
 async def test_a_fork_that_ended_at_once_is_waited_for(silent: Silent, child: subprocess.Popen[bytes]) -> None:

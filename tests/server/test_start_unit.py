@@ -1,11 +1,18 @@
 """What the start of a server does without."""
 
+from __future__ import annotations
+
 import gc
+import pwd
 from pathlib import Path
 
 import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 
+from kernelmcp import cli
+from kernelmcp.config.load import load
+from kernelmcp.errors import ConfigurationError
+from kernelmcp.files.volumes import check_volumes
 from kernelmcp.kernel.kernelspecs import Kernelspecs
 
 
@@ -27,3 +34,37 @@ def test_a_server_in_another_program_leaves_its_garbage_collector_alone() -> Non
 
     assert gc.isenabled()
     assert kernelmcp.server.create_server()._on_ready is None
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container with the number of a user whom it does not know."""
+
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_DATA_HOME", "KERNELMCP_HOME", "KERNELMCP_SERVER__HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("homeless")
+@pytest.mark.parametrize("home", [None, "~", "~/kernels"])
+def test_a_user_without_a_home_is_told_to_name_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: str | None
+) -> None:
+    if home is not None:
+        monkeypatch.setenv("KERNELMCP_HOME", home)
+    with pytest.raises(ConfigurationError, match="no home directory"):  # inside another program
+        load()
+    assert cli.main(["doctor"]) == cli.EXIT_CONFIGURATION
+    assert "Set KERNELMCP_HOME" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_has_volumes_and_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cli.main(["doctor"]) == cli.EXIT_CONFIGURATION
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    (tmp_path / "shared").mkdir()
+    check_volumes(load(overrides={"volumes": {"shared": {"path": str(tmp_path / "shared"), "mode": "rw"}}}))
+    assert Kernelspecs().kernel_dirs
