@@ -118,6 +118,7 @@ class FileTools:
         _check_unicode(path)
         data = from_content(content, encoding)
         caller = self._caller(ctx)
+        await self._sources.check_is_path(path, caller)
         session, created = await self._session(caller, session_id)
         session.touch()  # so that it is not unloaded
 

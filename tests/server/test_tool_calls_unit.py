@@ -1,0 +1,91 @@
+"""Calls of tools with arguments that models get wrong: what is said, and that nothing else was done."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+from mcp_types import CallToolResult
+
+from kernelmcp.errors import InvalidArgument
+from kernelmcp.mcp_server.notebook_sources import NotebookSources
+from kernelmcp.mcp_server.results.links import file_uri
+from kernelmcp.mcp_server.results.missing_files import NO_FOLDER_ELSEWHERE
+from kernelmcp.mcp_server.tools.file_tools import FileTools
+from kernelmcp.sessions.registry import Registry
+
+from .fake_kernels import CALLER, opened, settings_of
+
+pytestmark = pytest.mark.anyio
+CTX = cast("Any", type("Context", (), {"protocol_version": None}))
+
+
+@pytest.fixture
+async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
+    with anyio.fail_after(20):
+        async with opened(settings_of(tmp_path)) as (registry, _):
+            yield registry
+
+
+@pytest.fixture
+def files(tmp_path: Path, registry: Registry) -> FileTools:
+    return FileTools(settings_of(tmp_path), registry, lambda _: CALLER, "")
+
+
+def text_of(result: CallToolResult) -> str:
+    block = result.content[0]
+    assert block.type == "text"
+    return block.text
+
+
+@pytest.mark.parametrize(
+    "path", ["~", "~/b.txt", r"C:\Users\x\r.txt", "C:/Users/x/r.txt", "sandbox:/workspace/q.txt", "file:///tmp/q.txt"]
+)
+async def test_a_path_of_the_user_s_machine_is_no_name_in_the_workspace(
+    files: FileTools, registry: Registry, path: str
+) -> None:
+    for call in (files.write_file(path, "x", CTX, "s"), files.read_file(path, CTX, "s")):
+        with pytest.raises(InvalidArgument) as raised:
+            await call
+        assert raised.value.suggestions[1] == NO_FOLDER_ELSEWHERE
+    assert registry.all(CALLER) == []
+
+
+@pytest.mark.parametrize("name", ["a:b.txt", "~x", "./~/b.txt", r"./C:\x"])
+async def test_a_strange_name_in_the_workspace_is_possible(files: FileTools, name: str) -> None:
+    await files.write_file(name, "x", CTX, "s")
+    assert text_of(await files.read_file(name, CTX, "s")) == "x"
+    plain = name.removeprefix("./")
+    assert text_of(await files.read_file(file_uri("s", plain), CTX)) == "x"
+
+
+async def test_an_address_is_not_written_to(files: FileTools, registry: Registry) -> None:
+    for path, advice in (
+        (file_uri("abc", "a b.txt"), "path='a b.txt', session_id='abc'"),
+        ("kernelmcp://executions/e/stdout", "such as notes.txt"),
+    ):
+        with pytest.raises(InvalidArgument, match="can only be read") as raised:
+            await files.write_file(path, "x", CTX)
+        assert advice in raised.value.suggestions[0]
+    assert registry.all(CALLER) == []
+
+
+async def test_a_file_whose_name_is_not_utf_8_is_read_by_its_address(
+    tmp_path: Path, files: FileTools, registry: Registry
+) -> None:
+    await files.write_file("a", "{}", CTX, "s")
+    folder = registry.get(CALLER, "s").files.workspace
+    assert folder is not None
+    name = os.fsdecode(b"caf\xe9")
+    cell = {"cell_type": "code", "source": "1", "metadata": {}, "outputs": [], "execution_count": None}
+    (folder / name).write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    address = file_uri("s", name)
+    assert text_of(await files.read_file(address, CTX)).startswith('{"cells"')
+    assert [
+        each.code for each in await NotebookSources(settings_of(tmp_path), registry).read(address, CALLER, None)
+    ] == ["1"]
