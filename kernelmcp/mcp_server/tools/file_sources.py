@@ -60,7 +60,7 @@ class FileSources:
         if path.startswith(_SESSIONS):
             named, separator, inner = path.removeprefix(_SESSIONS).partition("/files/")
             if separator:
-                return self._file(unquote(inner), caller, unquote(named))
+                return self._file(unquote(inner, errors="surrogateescape"), caller, unquote(named))
         if path.startswith(SCHEME):
             return await self._resource(path, caller, session_id, ctx)
         await self._check_inside(path, caller)
