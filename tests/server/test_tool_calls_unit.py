@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -17,12 +18,13 @@ from kernelmcp.mcp_server.notebook_sources import NotebookSources
 from kernelmcp.mcp_server.results.links import file_uri
 from kernelmcp.mcp_server.results.missing_files import NO_FOLDER_ELSEWHERE
 from kernelmcp.mcp_server.tools.file_tools import FileTools
+from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.sessions.registry import Registry
 
 from .fake_kernels import CALLER, opened, settings_of
 
 pytestmark = pytest.mark.anyio
-CTX = cast("Any", type("Context", (), {"protocol_version": None}))
+CTX = cast("Any", SimpleNamespace(protocol_version=None, request_context=SimpleNamespace(request=None)))
 
 
 @pytest.fixture
@@ -82,10 +84,34 @@ async def test_a_file_whose_name_is_not_utf_8_is_read_by_its_address(
     folder = registry.get(CALLER, "s").files.workspace
     assert folder is not None
     name = os.fsdecode(b"caf\xe9")
-    cell = {"cell_type": "code", "source": "1", "metadata": {}, "outputs": [], "execution_count": None}
+    cell: dict[str, Any] = {"cell_type": "code", "source": "1", "metadata": {}, "outputs": [], "execution_count": None}
     (folder / name).write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     address = file_uri("s", name)
     assert text_of(await files.read_file(address, CTX)).startswith('{"cells"')
     assert [
         each.code for each in await NotebookSources(settings_of(tmp_path), registry).read(address, CALLER, None)
     ] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"package_name": [1] * 5_000}, "'package_name' must be text or a list of texts"),
+        ({"package_name": ["numpy", 1]}, "'package_name' must be text or a list of texts"),
+        ({"package_name": 1, "session_id": 1}, "'package_name' must be text or a list of texts; 'session_id' must be"),
+        ({"x": 1}, "there is no argument 'x'; 'package_name' is missing"),
+        ({"package": 1}, "there is no argument 'package', did you mean 'package_name'?; "),
+        ({"package_name": "a", **{f"{n}{'x' * 1_000}": 1 for n in range(1_005)}}, "; and 1,000 more that it does"),
+    ],
+)
+async def test_however_much_is_wrong_with_arguments_the_answer_is_small(
+    tmp_path: Path, registry: Registry, arguments: dict[str, Any], told: str
+) -> None:
+    [tool] = PackageTools(settings_of(tmp_path), registry, lambda _: CALLER).all()
+    result = await tool.run(arguments, CTX)
+    assert told in text_of(result)
+    assert len(result.model_dump_json()) < 5_000
+    assert result.structured_content is not None
+    assert set(result.structured_content["error"]["context"]["arguments"]) <= {
+        name[:100] for name in [*arguments, "package_name"]
+    }

@@ -49,7 +49,7 @@ class PackageTools:
     async def install_package(
         self,
         package_name: Annotated[
-            str | list[str],
+            str | Annotated[list[str], Field(fail_fast=True)],
             Field(
                 description='A requirement such as "pydantic>=2", or a list of them. By name, not by address or path.'
             ),
