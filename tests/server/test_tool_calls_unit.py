@@ -17,8 +17,10 @@ from kernelmcp.errors import InvalidArgument
 from kernelmcp.mcp_server.notebook_sources import NotebookSources
 from kernelmcp.mcp_server.results.links import file_uri
 from kernelmcp.mcp_server.results.missing_files import NO_FOLDER_ELSEWHERE
+from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
+from kernelmcp.mcp_server.tools.session_tools import SessionTools
 from kernelmcp.sessions.registry import Registry
 
 from .fake_kernels import CALLER, opened, settings_of
@@ -37,6 +39,12 @@ async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
 @pytest.fixture
 def files(tmp_path: Path, registry: Registry) -> FileTools:
     return FileTools(settings_of(tmp_path), registry, lambda _: CALLER, "")
+
+
+@pytest.fixture
+def sessions(tmp_path: Path, registry: Registry) -> SessionTools:
+    settings = settings_of(tmp_path)
+    return SessionTools(settings, registry, lambda _: CALLER, Runtimes(settings))
 
 
 def text_of(result: CallToolResult) -> str:
@@ -91,6 +99,25 @@ async def test_a_file_whose_name_is_not_utf_8_is_read_by_its_address(
     assert [
         each.code for each in await NotebookSources(settings_of(tmp_path), registry).read(address, CALLER, None)
     ] == ["1"]
+
+
+async def test_a_cursor_of_sessions_leads_to_the_next_ones_and_to_their_end(sessions: SessionTools) -> None:
+    assert text_of(await sessions.get_sessions(CTX, cursor="")) == "There are no sessions."
+    for name in ("a", "b"):
+        await sessions.create_session(CTX, session_id=name)
+    found: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = cast("Any", (await sessions.get_sessions(CTX, limit=1, cursor=cursor)).structured_content)
+        found.append(page["sessions"][0]["session_id"])
+        cursor = page["next_cursor"]
+    assert sorted(found) == ["a", "b"]
+    beyond = "2001-01-01T00:00:00+00:00~a"
+    assert text_of(await sessions.get_sessions(CTX, cursor=beyond)) == "There are no more sessions."
+    for wrong in ("2", "zzz", "~", "a~b~c", f"2026~{'x' * 1_000}"):
+        with pytest.raises(InvalidArgument, match="not a cursor") as raised:
+            await sessions.get_sessions(CTX, cursor=wrong)
+        assert len(raised.value.message) < 200
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,8 @@ class SessionTools:
         ]
         if found["next_cursor"] is not None:
             lines.append(f"[{found['total']:,} in all; the next ones: get_sessions(cursor={found['next_cursor']!r})]")
-        return structured_result(found, "\n".join(lines) or "There are no sessions.")
+        none = "There are no more sessions." if cursor else "There are no sessions."
+        return structured_result(found, "\n".join(lines) or none)
 
     async def stop_session(
         self, session_id: Annotated[str, Field(description="Which one.")], ctx: Ctx
