@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import AsyncIterator
@@ -99,6 +100,30 @@ async def test_a_file_whose_name_is_not_utf_8_is_read_by_its_address(
     assert [
         each.code for each in await NotebookSources(settings_of(tmp_path), registry).read(address, CALLER, None)
     ] == ["1"]
+
+
+async def test_text_is_read_as_text_wherever_a_piece_begins_and_ends(files: FileTools) -> None:
+    await files.write_file("f", text := "aé日😀b", CTX, "s")
+    data = text.encode()
+    for offset in range(len(data) + 1):
+        for max_bytes in range(1, 9):
+            called = await files.read_file("f", CTX, "s", offset=offset, max_bytes=max_bytes)
+            read = cast("Any", called.structured_content)
+            start, end = read["offset"], read["next_offset"] or len(data)
+            assert (read["encoding"], read["content"]) == ("text", data[start:end].decode())
+            assert offset <= start <= offset + 3
+            assert end - start <= max(max_bytes, 4)
+            assert end > offset or offset == len(data)
+
+
+async def test_the_bytes_of_what_is_no_text_are_those_that_were_asked_for(files: FileTools) -> None:
+    data = b"a\x80\xff" * 10 + b"\xc3"
+    await files.write_file("f", base64.b64encode(data).decode(), CTX, "s", "base64")
+    for offset, max_bytes in ((0, 4), (1, 1), (1, 2), (4, 20), (len(data) - 1, 5)):
+        called = await files.read_file("f", CTX, "s", offset=offset, max_bytes=max_bytes)
+        read = cast("Any", called.structured_content)
+        assert (read["encoding"], read["offset"]) == ("base64", offset)
+        assert base64.b64decode(read["content"]) == data[offset : offset + max_bytes]
 
 
 async def test_a_cursor_of_sessions_leads_to_the_next_ones_and_to_their_end(sessions: SessionTools) -> None:
