@@ -126,6 +126,16 @@ async def test_the_bytes_of_what_is_no_text_are_those_that_were_asked_for(files:
         assert base64.b64decode(read["content"]) == data[offset : offset + max_bytes]
 
 
+async def test_base64_may_be_broken_into_lines_and_what_is_none_is_refused(files: FileTools) -> None:
+    lines = base64.encodebytes(data := bytes(range(250)))
+    await files.write_file("f", f" {lines.decode()}".replace("\n", "\r\n\t"), CTX, "s", "base64")
+    assert base64.b64decode(text_of(await files.read_file("f", CTX, "s", "base64"))) == data
+    for wrong in ("data:text/plain;base64,YQ==", "YQ", "-_8=", "\u00a0YQ=="):
+        with pytest.raises(InvalidArgument, match="not base64") as raised:
+            await files.write_file("f", wrong, CTX, "s", "base64")
+        assert "padding" in raised.value.suggestions[0]
+
+
 async def test_a_cursor_of_sessions_leads_to_the_next_ones_and_to_their_end(sessions: SessionTools) -> None:
     assert text_of(await sessions.get_sessions(CTX, cursor="")) == "There are no sessions."
     for name in ("a", "b"):

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import codecs
+import string
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +23,8 @@ from kernelmcp.pictures.for_results import pictures_of
 Encoding = Literal["text", "base64"]
 # Of base64.
 MAX_PICTURE_CHARS = 800_000
+# As programs break base64 into lines.
+_NO_BLANKS = dict.fromkeys(map(ord, string.whitespace))
 # What holds the end of a character, and the next one.
 MIN_TEXT_BYTES = 2 * UTF8_MAX_BYTES - 1
 # The bytes of UTF-8 that no character begins with.
@@ -94,14 +97,18 @@ def _whole_characters(data: bytes) -> str:
 def from_content(content: str, encoding: Encoding) -> bytes:
     """The bytes of an argument. Raises InvalidArgument."""
     try:
-        return content.encode() if encoding == "text" else base64.b64decode(content, validate=True)
+        if encoding == "text":
+            return content.encode()
+        return base64.b64decode(content.translate(_NO_BLANKS), validate=True)
     except UnicodeEncodeError as exc:
         raise InvalidArgument(
             "content is not valid Unicode: it has a lone surrogate", 'Use encoding "base64".', argument="content"
         ) from exc
     except (binascii.Error, ValueError) as exc:
         raise InvalidArgument(
-            f"content is not base64: {exc}", 'Use encoding "text" for text.', argument="content"
+            f"content is not base64: {exc}",
+            'Give it without a data: prefix, with its padding, and with + and /; text needs encoding "text".',
+            argument="content",
         ) from exc
 
 
