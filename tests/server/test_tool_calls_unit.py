@@ -124,6 +124,10 @@ async def test_the_bytes_of_what_is_no_text_are_those_that_were_asked_for(files:
         read = cast("Any", called.structured_content)
         assert (read["encoding"], read["offset"]) == ("base64", offset)
         assert base64.b64decode(read["content"]) == data[offset : offset + max_bytes]
+        assert text_of(called) == 'f: 31 bytes, binary. Read it with code, or with encoding="base64".'
+        called = await files.read_file("f", CTX, "s", "base64", offset, max_bytes)
+        assert text_of(called).startswith(read["content"])
+        assert ("go on with offset" in text_of(called)) == (offset + max_bytes < len(data))
 
 
 async def test_base64_may_be_broken_into_lines_and_what_is_none_is_refused(files: FileTools) -> None:

@@ -100,8 +100,9 @@ class FileTools:
             "next_offset": end if truncated else None,
             "truncated": truncated or offset > 0,
         }
-        text = content.text if content.encoding == "text" or encoding == "base64" else about(path, piece)
-        if truncated:
+        is_shown = content.encoding == "text" or encoding == "base64"
+        text = content.text if is_shown else about(path, piece)
+        if truncated and is_shown:
             text += f"\n[... bytes {start:,} to {end:,} of {piece.size:,}; go on with offset={end} ...]"
         if not is_seen(text):
             beyond = f"[There is nothing at byte {offset:,}: it has {piece.size:,}.]"
