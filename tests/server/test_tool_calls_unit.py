@@ -24,10 +24,10 @@ from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.mcp_server.tools.session_tools import SessionTools
 from kernelmcp.sessions.registry import Registry
 
-from .fake_kernels import CALLER, opened, settings_of
+from .fake_kernels import CALLER, FakeKernel, opened, settings_of
 
 pytestmark = pytest.mark.anyio
-CTX = cast("Any", SimpleNamespace(protocol_version=None, request_context=SimpleNamespace(request=None)))
+CTX = cast("Any", SimpleNamespace(protocol_version=None, request_context=SimpleNamespace(request=None, meta=None)))
 
 
 @pytest.fixture
@@ -40,6 +40,11 @@ async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
 @pytest.fixture
 def files(tmp_path: Path, registry: Registry) -> FileTools:
     return FileTools(settings_of(tmp_path), registry, lambda _: CALLER, "")
+
+
+@pytest.fixture
+def packages(tmp_path: Path, registry: Registry) -> PackageTools:
+    return PackageTools(settings_of(tmp_path), registry, lambda _: CALLER)
 
 
 @pytest.fixture
@@ -140,6 +145,51 @@ async def test_base64_may_be_broken_into_lines_and_what_is_none_is_refused(files
         assert "padding" in raised.value.suggestions[0]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "numpy, pandas>=2",
+        "numpy,pandas>=2",
+        "numpy pandas>=2",
+        '["numpy", "pandas>=2"]',
+        "pip install numpy pandas>=2",
+    ],
+)
+async def test_who_names_several_packages_in_one_text_is_told_the_list(
+    packages: PackageTools, registry: Registry, name: str
+) -> None:
+    with pytest.raises(InvalidArgument, match="names 2 packages") as raised:
+        await packages.install_package(name, CTX, "s")
+    assert raised.value.suggestions == ['Pass a list of requirements: ["numpy", "pandas>=2"].']
+    assert registry.all(CALLER) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["numpy --upgrade", "numpy=1", "numpy>=", "[1", pytest.param("[" * 100_000, id="deep"), "[]", "a, -r b", ""]
+)
+async def test_what_is_no_requirement_starts_no_session(packages: PackageTools, registry: Registry, name: str) -> None:
+    with pytest.raises(InvalidArgument, match="does not name a package"):
+        await packages.install_package(name, CTX, "s")
+    assert registry.all(CALLER) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        *((f"{command} numpy", "numpy") for command in ("pip install", "%pip install", "!pip install")),
+        ("uv pip install numpy", "numpy"),
+        ("python -m pip install  numpy ", "numpy"),
+        ("numpy >=1, <2", "'numpy >=1, <2'"),
+        ("pip", "pip"),
+    ],
+)
+async def test_a_command_that_installs_one_package_does_so(
+    packages: PackageTools, registry: Registry, name: str, wanted: str
+) -> None:
+    await packages.install_package(name, CTX, "s")
+    assert cast("FakeKernel", registry.get(CALLER, "s").kernel).cells == [f"%pip install {wanted}"]
+
+
 async def test_a_cursor_of_sessions_leads_to_the_next_ones_and_to_their_end(sessions: SessionTools) -> None:
     assert text_of(await sessions.get_sessions(CTX, cursor="")) == "There are no sessions."
     for name in ("a", "b"):
@@ -171,9 +221,9 @@ async def test_a_cursor_of_sessions_leads_to_the_next_ones_and_to_their_end(sess
     ],
 )
 async def test_however_much_is_wrong_with_arguments_the_answer_is_small(
-    tmp_path: Path, registry: Registry, arguments: dict[str, Any], told: str
+    packages: PackageTools, arguments: dict[str, Any], told: str
 ) -> None:
-    [tool] = PackageTools(settings_of(tmp_path), registry, lambda _: CALLER).all()
+    [tool] = packages.all()
     result = await tool.run(arguments, CTX)
     assert told in text_of(result)
     assert len(result.model_dump_json()) < 5_000
