@@ -19,9 +19,11 @@ from kernelmcp.mcp_server.notebook_sources import NotebookSources
 from kernelmcp.mcp_server.results.links import file_uri
 from kernelmcp.mcp_server.results.missing_files import NO_FOLDER_ELSEWHERE
 from kernelmcp.mcp_server.runtimes import Runtimes
+from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.mcp_server.tools.session_tools import SessionTools
+from kernelmcp.sessions.persons_cells import PERSON_RUNS
 from kernelmcp.sessions.registry import Registry
 
 from .fake_kernels import CALLER, FakeKernel, opened, settings_of
@@ -188,6 +190,26 @@ async def test_a_command_that_installs_one_package_does_so(
 ) -> None:
     await packages.install_package(name, CTX, "s")
     assert cast("FakeKernel", registry.get(CALLER, "s").kernel).cells == [f"%pip install {wanted}"]
+
+
+async def test_who_would_end_a_person_s_cell_is_told_whose_it_is(
+    tmp_path: Path, sessions: SessionTools, registry: Registry
+) -> None:
+    await sessions.create_session(CTX, session_id="s")
+    session = registry.get(CALLER, "s")
+    settings, nothing = settings_of(tmp_path), cast("Any", None)
+    executions = ExecutionTools(settings, registry, lambda _: CALLER, Runtimes(settings), nothing, nothing)
+    assert text_of(await executions.cancel_execution(CTX, "s")) == "Nothing was running."
+    session.queue.persons.hear({"msg_id": "m"}, "status", {"execution_state": "busy"})
+    session.queue.persons.hear({"msg_id": "m"}, "execute_input", {"code": "1"})
+    assert text_of(await executions.cancel_execution(CTX, "s")) == PERSON_RUNS
+    with pytest.raises(InvalidArgument, match="something is running") as raised:
+        await sessions.checkpoint_session(CTX, "s")
+    assert raised.value.suggestions == [PERSON_RUNS]
+    session.submit("2")
+    with pytest.raises(InvalidArgument, match="something is running") as raised:
+        await sessions.checkpoint_session(CTX, "s")
+    assert "cancel_execution" in raised.value.suggestions[0]
 
 
 async def test_a_cursor_of_sessions_leads_to_the_next_ones_and_to_their_end(sessions: SessionTools) -> None:

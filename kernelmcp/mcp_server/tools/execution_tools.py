@@ -35,6 +35,7 @@ from kernelmcp.mcp_server.tools.code_fences import without_fences
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.mcp_server.views.apps import Views
 from kernelmcp.sessions.caller import LOCAL, Caller
+from kernelmcp.sessions.persons_cells import PERSON_RUNS
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 
@@ -315,6 +316,8 @@ class ExecutionTools:
             "cancelled": cancelled and not complete,
             "status": execution.status if execution else None,
         }
+        if execution is None and session is not None and not session.is_idle:
+            return structured_result(result, PERSON_RUNS)
         return structured_result(result, _told_cancel(execution, was_over=was_over, cancelled=cancelled))
 
     def _about_volumes(self) -> str:
