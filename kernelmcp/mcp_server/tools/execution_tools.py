@@ -189,7 +189,7 @@ class ExecutionTools:
         since: Annotated[str | None, Field(description="The last cursor: only newer output.")] = None,
     ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
         """Get an execution's state and output; wait for its end."""
-        cursor = Cursor.parse(since)
+        cursor = Cursor.parse(since, execution_id)
         seconds = min(wait_seconds, self._settings.config.sessions.inline_wait_seconds)
         execution = await self._registry.execution(self.caller(ctx), execution_id, seconds)
         if asked_by(ctx) is not None:
