@@ -19,14 +19,16 @@ from kernelmcp.mcp_server.notebook_sources import NotebookSources
 from kernelmcp.mcp_server.results.links import file_uri
 from kernelmcp.mcp_server.results.missing_files import NO_FOLDER_ELSEWHERE
 from kernelmcp.mcp_server.runtimes import Runtimes
+from kernelmcp.mcp_server.tools import package_tools
 from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.mcp_server.tools.session_tools import SessionTools
+from kernelmcp.sessions.installed_packages import Installation
 from kernelmcp.sessions.persons_cells import PERSON_RUNS
 from kernelmcp.sessions.registry import Registry
 
-from .fake_kernels import CALLER, FakeKernel, opened, settings_of
+from .fake_kernels import CALLER, LONG, FakeKernel, opened, settings_of
 
 pytestmark = pytest.mark.anyio
 CTX = cast("Any", SimpleNamespace(protocol_version=None, request_context=SimpleNamespace(request=None, meta=None)))
@@ -190,6 +192,19 @@ async def test_a_command_that_installs_one_package_does_so(
 ) -> None:
     await packages.install_package(name, CTX, "s")
     assert cast("FakeKernel", registry.get(CALLER, "s").kernel).cells == [f"%pip install {wanted}"]
+
+
+async def test_an_installation_that_waits_for_a_cell_is_not_called_begun(tmp_path: Path, registry: Registry) -> None:
+    session, _ = await registry.find_or_create(CALLER, "s")
+    session.submit(LONG)
+    packages = PackageTools(settings_of(tmp_path, sessions={"inline_wait_seconds": 0}), registry, lambda _: CALLER)
+    told = text_of(await packages.install_package("numpy", CTX, "s"))
+    assert told.startswith(
+        "The installation waits for the session's running cell, or for its kernel to start. Call get_"
+    )
+    running = session.submit("1")
+    running.started = 0.0
+    assert package_tools._text(running, Installation(), 1_000).startswith("Still installing. Call get_execution")
 
 
 async def test_who_would_end_a_person_s_cell_is_told_whose_it_is(

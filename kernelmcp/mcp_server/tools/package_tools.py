@@ -154,7 +154,9 @@ def _result(execution: Execution, note: str, budget: int) -> CallToolResult:
 
 def _text(execution: Execution, found: Installation, budget: int) -> str:
     if execution.status == "running":
-        return f"Still installing. Call get_execution with execution_id={execution.id!r} to wait for it."
+        waits = "The installation waits for the session's running cell, or for its kernel to start."
+        state = waits if execution.started is None else "Still installing."
+        return f"{state} Call get_execution with execution_id={execution.id!r} to wait for it."
     lines: list[str] = []
     if found.installed:
         lines.append(f"Installed {_listed(found.installed)}.")
