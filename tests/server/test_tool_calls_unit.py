@@ -207,6 +207,14 @@ async def test_an_installation_that_waits_for_a_cell_is_not_called_begun(tmp_pat
     assert package_tools._text(running, Installation(), 1_000).startswith("Still installing. Call get_execution")
 
 
+async def test_a_session_that_begins_with_its_reset_had_nothing_to_clear(sessions: SessionTools) -> None:
+    new = await sessions.reset_workspace(CTX, "typo")
+    assert text_of(new) == "Session 'typo' is new: there was nothing to clear."
+    again = await sessions.reset_workspace(CTX, "typo")
+    assert text_of(again) == "Variables and files are cleared."
+    assert new.structured_content == again.structured_content
+
+
 async def test_who_would_end_a_person_s_cell_is_told_whose_it_is(
     tmp_path: Path, sessions: SessionTools, registry: Registry
 ) -> None:
