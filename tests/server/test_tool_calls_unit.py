@@ -126,14 +126,14 @@ async def test_text_is_read_as_text_wherever_a_piece_begins_and_ends(files: File
 
 
 async def test_the_bytes_of_what_is_no_text_are_those_that_were_asked_for(files: FileTools) -> None:
-    data = b"a\x80\xff" * 10 + b"\xc3"
+    data = b"a\x80\xff" * 2 + b"four and more" + b"a\x80\xff" * 3 + b"\xc3"
     await files.write_file("f", base64.b64encode(data).decode(), CTX, "s", "base64")
-    for offset, max_bytes in ((0, 4), (1, 1), (1, 2), (4, 20), (len(data) - 1, 5)):
+    for offset, max_bytes in ((0, 4), (1, 1), (1, 2), (4, 20), (6, 20), (len(data) - 1, 5)):
         called = await files.read_file("f", CTX, "s", offset=offset, max_bytes=max_bytes)
         read = cast("Any", called.structured_content)
         assert (read["encoding"], read["offset"]) == ("base64", offset)
         assert base64.b64decode(read["content"]) == data[offset : offset + max_bytes]
-        assert text_of(called) == 'f: 31 bytes, binary. Read it with code, or with encoding="base64".'
+        assert text_of(called) == 'f: 29 bytes, binary. Read it with code, or with encoding="base64".'
         called = await files.read_file("f", CTX, "s", "base64", offset, max_bytes)
         assert text_of(called).startswith(read["content"])
         assert ("go on with offset" in text_of(called)) == (offset + max_bytes < len(data))

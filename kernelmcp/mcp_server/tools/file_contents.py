@@ -77,8 +77,10 @@ def to_content(data: bytes, limit: int, encoding: Encoding | None, path: str, *,
     if encoding != "base64":
         before = data[: UTF8_MAX_BYTES - 1]
         start = 0 if is_beginning else len(before) - len(before.lstrip(_LATER_BYTES))
-        text = _whole_characters(data[start:limit]) or _whole_characters(data[start : start + UTF8_MAX_BYTES])
-        if text or start == len(data):
+        text = _whole_characters(data[start:limit])
+        if text == "":
+            text = _whole_characters(data[start : start + UTF8_MAX_BYTES])
+        if text or (text is not None and start == len(data)):
             return Content(text, "text", start, start + len(text.encode()))
         if encoding == "text":
             raise InvalidArgument(f"{path!r} is not UTF-8 text", 'Use encoding "base64".', argument="encoding")
@@ -86,12 +88,12 @@ def to_content(data: bytes, limit: int, encoding: Encoding | None, path: str, *,
     return Content(base64.b64encode(data).decode(), "base64", 0, len(data))
 
 
-def _whole_characters(data: bytes) -> str:
-    """Without a last one that is cut through; empty if it is not UTF-8."""
+def _whole_characters(data: bytes) -> str | None:
+    """Without a last one that is cut through; None if it is not UTF-8."""
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(data)
     except UnicodeDecodeError:
-        return ""
+        return None
 
 
 def from_content(content: str, encoding: Encoding) -> bytes:
