@@ -45,7 +45,7 @@ class Cursor:
                 argument="since",
             )
         *numbers, mark = match.groups(default="")
-        return cls(*map(int, numbers), mark) if mark in ("", _mark(execution_id)) else cls()
+        return cls(*map(int, numbers), mark=mark) if mark in ("", _mark(execution_id)) else cls()
 
     def within(self, outputs: Outputs) -> "Cursor":
         """The same position in these outputs: if they are a record that lacks text, and the position is one of the
