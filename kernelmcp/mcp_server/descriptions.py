@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from kernelmcp.errors import InvalidArgument
 from kernelmcp.mcp_server import schemas
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.life import PublicState as State
@@ -30,9 +31,11 @@ async def describe(registry: Registry, caller: Caller, session_id: str) -> schem
 async def describe_all(
     registry: Registry, caller: Caller, limit: int = DEFAULT_PAGE, cursor: str | None = None
 ) -> schemas.SessionList:
-    """A page of the caller's sessions, including those of earlier servers, most recently used first."""
+    """A page of the caller's sessions, including those of earlier servers, most recently used first. Raises
+    `InvalidArgument` for what is no cursor of a page."""
+    before = _parsed(cursor) if cursor else None
     opened = [_Moment.of(session) for session in registry.all(caller)]
-    return await anyio.to_thread.run_sync(_describe_page, opened, registry, caller, limit, cursor)
+    return await anyio.to_thread.run_sync(_describe_page, opened, registry, caller, limit, before)
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,13 @@ def _describe(session: _Moment) -> schemas.SessionInfo:
 
 
 def _describe_page(
-    opened: list[_Moment], registry: Registry, caller: Caller, limit: int, cursor: str | None
+    opened: list[_Moment], registry: Registry, caller: Caller, limit: int, before: str | None
 ) -> schemas.SessionList:
     known = {session.record.session_id: session for session in opened}
     records = {record.session_id: record for record in registry.stored.records(caller)}
     records |= {name: session.record for name, session in known.items()}
     everything = sorted(records.values(), key=_place, reverse=True)
-    rest = [record for record in everything if cursor is None or _place(record) < cursor]
+    rest = [record for record in everything if before is None or _place(record) < before]
     page = rest[:limit]
     return {
         "sessions": [
@@ -84,7 +87,25 @@ def _describe_page(
 
 def _place(record: Record) -> str:
     """The position of a session in the list: a cursor that stays valid if others are used, created or deleted."""
-    return f"{datetime.fromisoformat(record.last_used_at).astimezone(UTC).isoformat()}~{record.session_id}"
+    return _at(record.last_used_at, record.session_id)
+
+
+def _at(last_used_at: str, session_id: str) -> str:
+    return f"{datetime.fromisoformat(last_used_at).astimezone(UTC).isoformat()}~{session_id}"
+
+
+def _parsed(cursor: str) -> str:
+    """Raises InvalidArgument for what is no position."""
+    try:
+        if _at(*cursor.split("~")) == cursor:
+            return cursor
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InvalidArgument(
+        f"{cursor[:100]!r} is not a cursor of get_sessions",
+        "Use next_cursor of the last page, or omit it.",
+        argument="cursor",
+    )
 
 
 def _describe_stored(registry: Registry, record: Record) -> schemas.SessionInfo:

@@ -38,7 +38,8 @@ class NotebookSources:
     async def _read(self, source: str, caller: Caller, session_id: str | None) -> list[CodeCell]:
         if source.startswith(SESSIONS):
             other, _, what = source.removeprefix(SESSIONS).partition("/")
-            data = await self._of_session(caller, unquote(other), unquote(what), source)
+            what = unquote(what, errors="surrogateescape")
+            data = await self._of_session(caller, unquote(other), what, source)
         elif is_in_volume(source):
             data = await anyio.to_thread.run_sync(self._of_volume, source)
         else:

@@ -252,7 +252,7 @@ class Resources:
                 raise ResourceNotFoundError(f"execution {execution.id!r} has no output of that number and type")
             return value
         try:
-            since = Cursor.parse(asked.since)
+            since = Cursor.parse(asked.since, execution.id)
         except ServerError:
             since = Cursor()  # everything
         has_news = View(execution, since).end != since or execution.done.is_set() or execution.is_elsewhere

@@ -40,6 +40,7 @@ from kernelmcp.sessions.hibernation.state_files import (
     draft_of,
 )
 from kernelmcp.sessions.life import State
+from kernelmcp.sessions.persons_cells import PERSON_RUNS
 from kernelmcp.sessions.queue import ExecutionQueue
 from kernelmcp.sessions.storage.disk_use import BLOCK_BYTES
 from kernelmcp.sessions.storage.record import Checkpoint, Record, now
@@ -353,7 +354,9 @@ class Past:
         if not self._owner.is_idle:
             raise InvalidArgument(
                 f"something is running in session {self._record.session_id!r}",
-                "Wait for it (get_execution), or end it with cancel_execution.",
+                PERSON_RUNS
+                if self._queue.is_empty
+                else "Wait for it (get_execution), or end it with cancel_execution.",
                 session_id=self._record.session_id,
             )
 

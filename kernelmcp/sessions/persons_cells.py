@@ -24,6 +24,8 @@ from kernelmcp.sessions.storage.record import Record
 MAX_RUNNING = 100
 MAX_CLIENT_CHARS = 100
 MAX_LANGUAGE_CHARS = 64
+# For a caller to whom it stands in the way.
+PERSON_RUNS = "A person runs a cell, in JupyterLab or another client: wait; the person can interrupt it."
 
 
 class PersonsCells:

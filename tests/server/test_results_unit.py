@@ -161,6 +161,22 @@ async def test_of_output_that_was_not_kept_each_result_says_so() -> None:
     assert json.loads(page(execution, Cursor(stdout=900)))["chars_dropped"] == 7_401
 
 
+async def test_a_cursor_of_another_execution_hides_nothing() -> None:
+    first, second = printing(1_000, "first"), printing(1_000, "second")
+    for each in (first, second):
+        each.finish("ok", None, state_lost=False)
+    cursor = str(View(first).end)
+    own, foreign, older = (
+        Cursor.parse(*given) for given in ((cursor, first.id), (cursor, second.id), ("5-0-0-0", first.id))
+    )
+    assert (str(own), own, foreign) == (cursor, older, Cursor())
+    assert await text_of(first, own) == "(no newer output)"
+    assert await text_of(second, foreign) == "second"
+    assert json.loads(page(first, own))["parts"] == []
+    assert json.loads(page(first, own))["since"] == cursor
+    assert json.loads(page(second, foreign))["parts"][0]["text"] == "second"
+
+
 async def test_new_output_of_which_only_the_end_is_read_says_so() -> None:
     size = 3 * MAX_READ_BYTES
     told = await text_of(printing(size, "x" * size), Cursor(stdout=1))
@@ -206,7 +222,7 @@ async def test_a_cursor_of_the_running_cell_shows_the_displays_of_its_record() -
     recorded = from_line(to_line(execution), execution.id, "s", "local")
     assert await text_of(recorded, cursor) == "a bar\nthe end"
     assert [part["display"] for part in json.loads(page(recorded, cursor))["parts"]] == [0, 1]
-    assert View(recorded, Cursor.parse(str(View(recorded).end))).displays() == []
+    assert View(recorded, Cursor.parse(str(View(recorded).end), recorded.id)).displays() == []
 
 
 async def test_a_cursor_of_the_running_cell_shows_all_text_of_a_record_that_was_cut() -> None:
@@ -222,7 +238,7 @@ async def test_a_cursor_of_the_running_cell_shows_all_text_of_a_record_that_was_
     shown = json.loads(page(recorded, cursor))
     assert shown["since"] == ""  # a view that has the text so far begins anew
     assert "found" in shown["parts"][-1]["text"]
-    later = json.loads(page(recorded, Cursor.parse(shown["cursor"])))
+    later = json.loads(page(recorded, Cursor.parse(shown["cursor"], recorded.id)))
     assert (later["since"], later["parts"]) == (shown["cursor"], [])
 
 

@@ -42,7 +42,7 @@ async def until_state(client: Client, state: str) -> None:
             "install_package",
             {"package_name": 5},
             "INVALID_ARGUMENT",
-            "'package_name' must be text; 'package_name' must",
+            "'package_name' must be text or a list of texts\n",
         ),
         ("execute_code", {"code": "1", "timeout": -1}, "INVALID_ARGUMENT", "must be greater than 0\n"),
         ("execute_code", {"code": "1", "language": "ruby"}, "INVALID_ARGUMENT", "this server has no language 'ruby'"),

@@ -96,7 +96,8 @@ def test_the_first_text_of_a_page_says_if_there_was_more() -> None:
         fold = fold_of([])
         for name, text in texts:
             fold.hear("stream", {"name": name, "text": text})
-        found = json.loads(page(Execution("s", "local", "code", 1, fold.outputs, fold), Cursor.parse(since)))
+        execution = Execution("s", "local", "code", 1, fold.outputs, fold, "e")
+        found = json.loads(page(execution, Cursor.parse(since, "e")))
         return [(part["text"], part.get("cut", False)) for part in found["parts"]]
 
     many = [("stdout", "a"), ("stderr", "b")] * 300

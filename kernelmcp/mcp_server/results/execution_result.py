@@ -243,7 +243,7 @@ def _text(
         parts.append(background_note(structured["background"]))
     parts += notes(view)
     text = "\n".join(part for part in parts if part)
-    return text if is_seen(text) else f"{text}(no output)"
+    return text if is_seen(text) else f"{text}(no {'output' if view.since == Cursor() else 'newer output'})"
 
 
 def _unsaid(error: str, stderr: str) -> str:

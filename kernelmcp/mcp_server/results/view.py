@@ -1,7 +1,8 @@
 """The part of an execution's outputs that a result shows: all of it, or the part since the last answer."""
 
 import re
-from dataclasses import dataclass, replace
+import zlib
+from dataclasses import dataclass, field, replace
 
 from kernelmcp.cells.cell import Display, Outputs, StreamName
 from kernelmcp.cells.line import FIRST_REVISION
@@ -17,7 +18,7 @@ from kernelmcp.output.sanitize import counted, without_colour
 MAX_READ_BYTES = 1 << 20
 # The output of earlier cells' tasks gets this fraction of a result's budget.
 BACKGROUND_SHARE = 8
-_CURSOR = re.compile("-".join(["([0-9]{1,15})"] * 4))
+_CURSOR = re.compile("-".join(["([0-9]{1,15})"] * 4) + "(?:-([0-9a-f]{8}))?")
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,12 @@ class Cursor:
     stderr: int = 0
     revision: int = 0
     clears: int = 0
+    mark: str = field(default="", compare=False)
+    """Of the execution; empty in cursors of earlier versions."""
 
     @classmethod
-    def parse(cls, text: str | None) -> "Cursor":
-        """Raises InvalidArgument. None is the beginning."""
+    def parse(cls, text: str | None, execution_id: str) -> "Cursor":
+        """Raises InvalidArgument. None is the beginning, and so is a position in another execution's outputs."""
         if text is None:
             return cls()
         if (match := _CURSOR.fullmatch(text)) is None:
@@ -41,7 +44,8 @@ class Cursor:
                 "Use the cursor of the last result, or omit it.",
                 argument="since",
             )
-        return cls(*map(int, match.groups()))
+        *numbers, mark = match.groups(default="")
+        return cls(*map(int, numbers), mark=mark) if mark in ("", _mark(execution_id)) else cls()
 
     def within(self, outputs: Outputs) -> "Cursor":
         """The same position in these outputs: if they are a record that lacks text, and the position is one of the
@@ -51,7 +55,11 @@ class Cursor:
         return replace(self, stdout=0, stderr=0) if is_of_record and lacks else self
 
     def __str__(self) -> str:
-        return f"{self.stdout}-{self.stderr}-{self.revision}-{self.clears}"
+        return f"{self.stdout}-{self.stderr}-{self.revision}-{self.clears}" + (f"-{self.mark}" if self.mark else "")
+
+
+def _mark(execution_id: str) -> str:
+    return f"{zlib.crc32(execution_id.encode()):08x}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,8 @@ class View:
     def end(self) -> Cursor:
         """The start of the next view."""
         outputs = self.execution.outputs
-        return Cursor(outputs.stdout.size, outputs.stderr.size, outputs.revision, outputs.clears)
+        sizes = outputs.stdout.size, outputs.stderr.size
+        return Cursor(*sizes, outputs.revision, outputs.clears, _mark(self.execution.id))
 
     def chars(self, name: StreamName) -> int:
         """Approximate number of characters of a stream to show."""

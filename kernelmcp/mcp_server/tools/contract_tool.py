@@ -13,6 +13,7 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from kernelmcp.errors import InternalError, InvalidArgument, ServerError, StorageFailed
 from kernelmcp.mcp_server.callers import REFUSED_KEY
@@ -35,13 +36,16 @@ PROBLEMS = {
     "finite_number": "must be a finite number",
     **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
     "dict_type": "must be an object",
-    "list_type": "must be a list",
+    "list_type": "must be a list of texts",
     "literal_error": "must be {expected}",
     "greater_than": "must be greater than {gt:,.15g}",
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be less than {lt}",
     "less_than_equal": "must be at most {le}",
 }
+# Unknown arguments that a message names, and how much of each.
+MAX_PROBLEMS = 5
+MAX_NAME_CHARS = 100
 # Arguments that clients of MCP 2026-07-28 repeat in an HTTP header, `Mcp-Param-` and this, so that a load balancer can
 # send a call to the server that has the session (docs/scaling.md).
 HEADERS = {"session_id": "Session", "execution_id": "Execution"}
@@ -54,12 +58,10 @@ class ContractTool(Tool):
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
         try:
             check_not_refused(context)
-            validated = self.fn_metadata.arg_model.model_validate(arguments).model_dump_one_level()
+            validated = self._validated(arguments)
             if self.context_kwarg is not None:
                 validated[self.context_kwarg] = context
             return await self.fn(**validated)
-        except ValidationError as exc:
-            return error_result(self._invalid_arguments(exc))
         except ServerError as exc:
             if exc.is_of_host:
                 log.error("tool failed", tool=self.name, error=exc.message, **exc.context)
@@ -77,14 +79,25 @@ class ContractTool(Tool):
             log.exception("tool failed", tool=self.name)
             return error_result(InternalError("the server failed; its log says why", "Try again, or report a bug."))
 
-    def _invalid_arguments(self, error: ValidationError) -> InvalidArgument:
+    def _validated(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Raises InvalidArgument."""
         known = list(self.fn_metadata.arg_model.model_fields)
-        problems = [_explain(detail["loc"], detail["type"], detail.get("ctx", {}), known) for detail in error.errors()]
-        return InvalidArgument(
-            clean(f"{self.name}: " + "; ".join(problems)),
+        unknown = [name for name in arguments if name not in known]
+        problems = {name[:MAX_NAME_CHARS]: _unknown(name[:MAX_NAME_CHARS], known) for name in unknown[:MAX_PROBLEMS]}
+        if (more := len(unknown) - MAX_PROBLEMS) > 0:
+            problems[""] = f"and {more:,} more that it does not have"
+        try:
+            given = {name: value for name, value in arguments.items() if name in known}
+            validated = self.fn_metadata.arg_model.model_validate(given)
+            if not problems:
+                return validated.model_dump_one_level()
+        except ValidationError as exc:
+            problems |= _explained(exc.errors(include_url=False, include_input=False))
+        raise InvalidArgument(
+            clean(f"{self.name}: " + "; ".join(problems.values())),
             f"{self.name} takes {', '.join(known)}." if known else f"{self.name} takes no arguments.",
             tool=self.name,
-            arguments=[clean(".".join(map(str, detail["loc"]))) for detail in error.errors()],
+            arguments=[clean(name) for name in problems if name],
         )
 
 
@@ -95,15 +108,25 @@ def check_not_refused(context: Context[Any, Any]) -> None:
         raise error
 
 
-def _explain(loc: tuple[int | str, ...], kind: str, context: Mapping[str, Any], known: list[str]) -> str:
-    name = str(loc[0]) if loc else ""  # what follows is pydantic's, such as the kinds that it tried
-    if kind == "extra_forbidden":
-        habit = HABITS.get(name)
-        close = [habit] if habit in known else difflib.get_close_matches(name, known, n=1)
-        return f"there is no argument {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
-    if kind == "missing":
-        return f"{name!r} is missing"
-    return f"{name!r} {PROBLEMS.get(kind, 'is not valid').format(**context)}"
+def _unknown(name: str, known: list[str]) -> str:
+    habit = HABITS.get(name)
+    close = [habit] if habit in known else difflib.get_close_matches(name, known, n=1)
+    return f"there is no argument {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+
+
+def _explained(errors: list[ErrorDetails]) -> dict[str, str]:
+    """What is wrong with each argument, by its name: of one that may have several forms, why it has none of them."""
+    problems: dict[str, list[str]] = {}
+    for error in errors:
+        # After the name come the form that pydantic tried, and the place in a list.
+        name, *where = map(str, error["loc"])
+        kind = "list_type" if where and isinstance(error["loc"][-1], int) else error["type"]
+        problem = "is missing" if kind == "missing" else PROBLEMS.get(kind, "is not valid")
+        problems.setdefault(name, []).append(problem.format(**error.get("ctx", {})))
+    return {
+        name: f"{name!r} {found[0]}" + "".join(f" or {other.removeprefix('must be ')}" for other in found[1:])
+        for name, found in problems.items()
+    }
 
 
 def contract_tool(

@@ -35,6 +35,7 @@ from kernelmcp.mcp_server.tools.code_fences import without_fences
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.mcp_server.views.apps import Views
 from kernelmcp.sessions.caller import LOCAL, Caller
+from kernelmcp.sessions.persons_cells import PERSON_RUNS
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 
@@ -188,7 +189,7 @@ class ExecutionTools:
         since: Annotated[str | None, Field(description="The last cursor: only newer output.")] = None,
     ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
         """Get an execution's state and output; wait for its end."""
-        cursor = Cursor.parse(since)
+        cursor = Cursor.parse(since, execution_id)
         seconds = min(wait_seconds, self._settings.config.sessions.inline_wait_seconds)
         execution = await self._registry.execution(self.caller(ctx), execution_id, seconds)
         if asked_by(ctx) is not None:
@@ -315,6 +316,8 @@ class ExecutionTools:
             "cancelled": cancelled and not complete,
             "status": execution.status if execution else None,
         }
+        if execution is None and session is not None and not session.is_idle:
+            return structured_result(result, PERSON_RUNS)
         return structured_result(result, _told_cancel(execution, was_over=was_over, cancelled=cancelled))
 
     def _about_volumes(self) -> str:

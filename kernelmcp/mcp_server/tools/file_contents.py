@@ -2,6 +2,9 @@
 
 import base64
 import binascii
+import codecs
+import string
+from dataclasses import dataclass
 from typing import Literal
 
 import anyio.to_thread
@@ -13,12 +16,19 @@ from kernelmcp.files.workspace import Piece
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.tools.contract_tool import structured_result
 from kernelmcp.output.sanitize import counted
+from kernelmcp.output.spool import UTF8_MAX_BYTES
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.for_results import pictures_of
 
 Encoding = Literal["text", "base64"]
 # Of base64.
 MAX_PICTURE_CHARS = 800_000
+# As programs break base64 into lines.
+_NO_BLANKS = dict.fromkeys(map(ord, string.whitespace))
+# What holds the end of a character, and the next one.
+MIN_TEXT_BYTES = 2 * UTF8_MAX_BYTES - 1
+# The bytes of UTF-8 that no character begins with.
+_LATER_BYTES = bytes(range(0x80, 0xC0))
 
 
 async def picture_result(session_id: str, path: str, file: Piece) -> CallToolResult | None:
@@ -52,34 +62,55 @@ async def picture_result(session_id: str, path: str, file: Piece) -> CallToolRes
     return called
 
 
-def to_content(data: bytes, encoding: Encoding | None, path: str) -> tuple[str, int, Encoding]:
-    """The content, how many of the bytes it holds (a character that was cut through is left for the next piece),
-    and its encoding."""
+@dataclass(frozen=True)
+class Content:
+    """What a piece of a file holds: of text only whole characters, so that it may begin and end within the piece."""
+
+    text: str
+    encoding: Encoding
+    start: int
+    end: int
+
+
+def to_content(data: bytes, limit: int, encoding: Encoding | None, path: str, *, is_beginning: bool) -> Content:
+    """The content of the first `limit` bytes, or of one character if that has more. Raises InvalidArgument."""
     if encoding != "base64":
-        try:
-            return data.decode(), len(data), "text"
-        except UnicodeDecodeError as exc:
-            # A cut character: at most its first three bytes are there.
-            if exc.reason == "unexpected end of data" and exc.start > 0:
-                return data[: exc.start].decode(), exc.start, "text"
-            if encoding == "text":
-                raise InvalidArgument(
-                    f"{path!r} is not UTF-8 text", 'Use encoding "base64".', argument="encoding"
-                ) from exc
-    return base64.b64encode(data).decode(), len(data), "base64"
+        before = data[: UTF8_MAX_BYTES - 1]
+        start = 0 if is_beginning else len(before) - len(before.lstrip(_LATER_BYTES))
+        text = _whole_characters(data[start:limit])
+        if text == "":
+            text = _whole_characters(data[start : start + UTF8_MAX_BYTES])
+        if text or (text is not None and start == len(data)):
+            return Content(text, "text", start, start + len(text.encode()))
+        if encoding == "text":
+            raise InvalidArgument(f"{path!r} is not UTF-8 text", 'Use encoding "base64".', argument="encoding")
+    data = data[:limit]
+    return Content(base64.b64encode(data).decode(), "base64", 0, len(data))
+
+
+def _whole_characters(data: bytes) -> str | None:
+    """Without a last one that is cut through; None if it is not UTF-8."""
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError:
+        return None
 
 
 def from_content(content: str, encoding: Encoding) -> bytes:
     """The bytes of an argument. Raises InvalidArgument."""
     try:
-        return content.encode() if encoding == "text" else base64.b64decode(content, validate=True)
+        if encoding == "text":
+            return content.encode()
+        return base64.b64decode(content.translate(_NO_BLANKS), validate=True)
     except UnicodeEncodeError as exc:
         raise InvalidArgument(
             "content is not valid Unicode: it has a lone surrogate", 'Use encoding "base64".', argument="content"
         ) from exc
     except (binascii.Error, ValueError) as exc:
         raise InvalidArgument(
-            f"content is not base64: {exc}", 'Use encoding "text" for text.', argument="content"
+            f"content is not base64: {exc}",
+            'Give it without a data: prefix, with its padding, and with + and /; text needs encoding "text".',
+            argument="content",
         ) from exc
 
 

@@ -18,11 +18,13 @@ from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound, Stor
 from kernelmcp.files.paths import INSIDE, LOOK, components
 from kernelmcp.files.regular import Piece
 from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
+from kernelmcp.files.volumes import kernel_volumes
 from kernelmcp.files.workspace import Workspace
 from kernelmcp.mcp_server.results.links import file_uri
+from kernelmcp.mcp_server.results.missing_files import is_elsewhere, not_inside
 from kernelmcp.mcp_server.views.pages import may_wait
 from kernelmcp.output.spool import Spool
-from kernelmcp.sessions.caller import Caller
+from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 from kernelmcp.shares import Shares
@@ -48,6 +50,7 @@ class FileSources:
     """Finds what a caller may read."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
+        self._settings = settings
         self._registry = registry
         self._volumes = VolumeFiles(settings)
         self._wholes = Shares(lambda: MAX_WHOLES, 1)
@@ -57,10 +60,29 @@ class FileSources:
         if path.startswith(_SESSIONS):
             named, separator, inner = path.removeprefix(_SESSIONS).partition("/files/")
             if separator:
-                return self._file(unquote(inner), caller, unquote(named))
+                return self._file(unquote(inner, errors="surrogateescape"), caller, unquote(named))
         if path.startswith(SCHEME):
             return await self._resource(path, caller, session_id, ctx)
+        await self._check_inside(path, caller)
         return self._file(path, caller, session_id)
+
+    async def _check_inside(self, path: str, caller: Caller) -> None:
+        """Raises InvalidArgument for a path that only a user's machine can have."""
+        if is_elsewhere(path):
+            volumes, is_local = kernel_volumes(self._settings), caller.principal == LOCAL
+            raise await anyio.to_thread.run_sync(lambda: not_inside(path, volumes, is_local=is_local))
+
+    async def check_is_path(self, path: str, caller: Caller) -> None:
+        """For writing, which takes no address. Raises InvalidArgument."""
+        if path.startswith(SCHEME):
+            named, _, inner = path.removeprefix(_SESSIONS).partition("/files/")
+            its_path = f"its path: path={unquote(inner)!r}, session_id={unquote(named)!r}"
+            raise InvalidArgument(
+                "a kernelmcp:// address can only be read",
+                f"Write to {its_path if inner else 'a path in the workspace, such as notes.txt'}.",
+                argument="path",
+            )
+        await self._check_inside(path, caller)
 
     def _file(self, path: str, caller: Caller, session_id: str | None) -> FileSource:
         if is_in_volume(path):

@@ -25,7 +25,14 @@ from kernelmcp.mcp_server.results.execution_result import RESOURCE_LINKS_SINCE
 from kernelmcp.mcp_server.results.printed import is_seen, shown
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SameSession
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
-from kernelmcp.mcp_server.tools.file_contents import Encoding, about, from_content, picture_result, to_content
+from kernelmcp.mcp_server.tools.file_contents import (
+    MIN_TEXT_BYTES,
+    Encoding,
+    about,
+    from_content,
+    picture_result,
+    to_content,
+)
 from kernelmcp.mcp_server.tools.file_sources import FileSources, name_of
 from kernelmcp.output.sanitize import clean, counted
 from kernelmcp.pictures import headers
@@ -75,27 +82,28 @@ class FileTools:
 
         caller = self._caller(ctx)
         source = await self._sources.find(path, caller, session_id, ctx)
-        piece = await source.read(offset, limit)
+        piece = await source.read(offset, max(limit, MIN_TEXT_BYTES))
         if encoding is None and offset == 0 and headers.is_begun(piece.data):
             whole = await source.read(0, headers.MAX_FILE_BYTES)
             if (shown := await picture_result(source.session_id, path, whole)) is not None:
                 return shown
-        content, used, shown_as = to_content(piece.data, encoding, path)
-        end = offset + used
+        content = to_content(piece.data, limit, encoding, path, is_beginning=offset == 0)
+        start, end = offset + content.start, offset + content.end
         truncated = end < piece.size
         result: schemas.ReadResult = {
             "session_id": source.session_id,
             "path": path,
             "size": piece.size,
-            "encoding": shown_as,
-            "content": content,
-            "offset": offset,
+            "encoding": content.encoding,
+            "content": content.text,
+            "offset": start,
             "next_offset": end if truncated else None,
             "truncated": truncated or offset > 0,
         }
-        text = content if shown_as == "text" or encoding == "base64" else about(path, piece)
-        if truncated:
-            text += f"\n[... bytes {offset:,} to {end:,} of {piece.size:,}; go on with offset={end} ...]"
+        is_shown = content.encoding == "text" or encoding == "base64"
+        text = content.text if is_shown else about(path, piece)
+        if truncated and is_shown:
+            text += f"\n[... bytes {start:,} to {end:,} of {piece.size:,}; go on with offset={end} ...]"
         if not is_seen(text):
             beyond = f"[There is nothing at byte {offset:,}: it has {piece.size:,}.]"
             empty = beyond if piece.size else "[It is empty.]"
@@ -118,6 +126,7 @@ class FileTools:
         _check_unicode(path)
         data = from_content(content, encoding)
         caller = self._caller(ctx)
+        await self._sources.check_is_path(path, caller)
         session, created = await self._session(caller, session_id)
         session.touch()  # so that it is not unloaded
 

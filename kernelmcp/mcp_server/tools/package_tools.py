@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, ToolAnnotations
+from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import Field
 
 from kernelmcp.config.settings import Settings
@@ -27,6 +28,7 @@ from kernelmcp.mcp_server.results.notes import variable_notes
 from kernelmcp.mcp_server.results.view import View
 from kernelmcp.mcp_server.tools.arguments import Ctx, SameSession
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
+from kernelmcp.output.sanitize import counted
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.installed_packages import Installation, Package
 from kernelmcp.sessions.registry import Registry
@@ -35,7 +37,10 @@ INSTALLS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempot
 MAX_REQUIREMENTS = 200
 # A name, perhaps with extras, versions and a marker; no braces or dollars, which IPython would expand.
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-\[\], <>=!~;*+()'\"]{0,499}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# What a model may write before the names.
+_COMMAND = re.compile(r"[%!]?\s*(?:python3?\s+-m\s+)?(?:uv\s+)?pip3?\s+install\s+")
+# Between two requirements, and not between the versions of one.
+_BETWEEN = re.compile(r"(?:\s*,\s*|\s+)(?=[A-Za-z])")
 
 
 class PackageTools:
@@ -49,7 +54,7 @@ class PackageTools:
     async def install_package(
         self,
         package_name: Annotated[
-            str | list[str],
+            str | Annotated[list[str], Field(fail_fast=True)],
             Field(
                 description='A requirement such as "pydantic>=2", or a list of them. By name, not by address or path.'
             ),
@@ -91,20 +96,40 @@ def _checked(names: list[str]) -> list[str]:
             f"Name 1 to {MAX_REQUIREMENTS} packages.",
             argument="package_name",
         )
-    for name in names:
-        if len(parts := name.split()) > 1 and all(map(_NAME.fullmatch, parts)):
+    plain = [_COMMAND.sub("", name.strip()) for name in names]
+    for name in plain:
+        if _is_requirement(name):
+            continue
+        parts = _several(name)
+        if parts and len(parts) <= MAX_REQUIREMENTS and all(map(_is_requirement, parts)):
             raise InvalidArgument(
-                f"{name[:100]!r} names {len(parts)} packages",
+                f"{name[:100]!r} names {counted(len(parts), 'package')}",
                 f"Pass a list of requirements: {json.dumps(parts)[:1000]}.",
                 argument="package_name",
             )
-        if not _REQUIREMENT.fullmatch(name.strip()):
-            raise InvalidArgument(
-                f"{name[:100]!r} does not name a package",
-                'Write a name and, if need be, versions, as in "pydantic>=2": no options, paths or addresses.',
-                argument="package_name",
-            )
-    return [name.strip() for name in names]
+        raise InvalidArgument(
+            f"{name[:100]!r} does not name a package",
+            'Write a name and, if need be, versions, as in "pydantic>=2": no options, paths or addresses.',
+            argument="package_name",
+        )
+    return plain
+
+
+def _is_requirement(text: str) -> bool:
+    try:
+        return _REQUIREMENT.fullmatch(text) is not None and bool(Requirement(text).name)
+    except InvalidRequirement:
+        return False
+
+
+def _several(text: str) -> list[str]:
+    """The requirements that a text may list: as JSON, or with commas or blanks between them."""
+    if not text.startswith("["):
+        return _BETWEEN.split(text)
+    try:
+        return [str(each).strip() for each in json.loads(text)]
+    except (ValueError, RecursionError):
+        return []
 
 
 def _result(execution: Execution, note: str, budget: int) -> CallToolResult:
@@ -129,7 +154,9 @@ def _result(execution: Execution, note: str, budget: int) -> CallToolResult:
 
 def _text(execution: Execution, found: Installation, budget: int) -> str:
     if execution.status == "running":
-        return f"Still installing. Call get_execution with execution_id={execution.id!r} to wait for it."
+        waits = "The installation waits for the session's running cell, or for its kernel to start."
+        state = waits if execution.started is None else "Still installing."
+        return f"{state} Call get_execution with execution_id={execution.id!r} to wait for it."
     lines: list[str] = []
     if found.installed:
         lines.append(f"Installed {_listed(found.installed)}.")

@@ -188,7 +188,8 @@ class SessionTools:
         ]
         if found["next_cursor"] is not None:
             lines.append(f"[{found['total']:,} in all; the next ones: get_sessions(cursor={found['next_cursor']!r})]")
-        return structured_result(found, "\n".join(lines) or "There are no sessions.")
+        none = "There are no more sessions." if cursor else "There are no sessions."
+        return structured_result(found, "\n".join(lines) or none)
 
     async def stop_session(
         self, session_id: Annotated[str, Field(description="Which one.")], ctx: Ctx
@@ -219,12 +220,13 @@ class SessionTools:
         """Clear the variables (which cancels running cells), delete the workspace's files, or both."""
         variables, files = scope != "files", scope != "variables"
         caller = self.caller(ctx)
+        created = False
         try:
             session = self._registry.get(caller, session_id)
         except SessionNotFound:
             if session_id is None and caller.default_handle is None:
                 raise  # nobody could reach a session that was made only to be cleared
-            session, _ = await self._registry.find_or_create(caller, session_id)
+            session, created = await self._registry.find_or_create(caller, session_id)
         await session.reset(variables=variables, files=files)
         result: schemas.ResetResult = {
             "session_id": session.id,
@@ -232,7 +234,8 @@ class SessionTools:
             "files_deleted": files,
         }
         cleared = {"all": "Variables and files are", "variables": "Variables are", "files": "Files are"}[scope]
-        return structured_result(result, f"{cleared} cleared.")
+        nothing = f"Session {session.id!r} is new: there was nothing to clear."
+        return structured_result(result, nothing if created else f"{cleared} cleared.")
 
     async def list_runtimes(self) -> Annotated[CallToolResult, schemas.RuntimeList]:
         """List the languages and their versions."""
