@@ -33,6 +33,16 @@ def test_no_text_of_a_client_is_a_line_of_its_own(log_file: Path) -> None:
     assert all("all is well" in line for line in lines[:2])
 
 
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_a_long_text_is_cut(log_file: Path, style: str) -> None:
+    configure(Settings(Values(config=Config.model_validate({"logging": {"file": log_file, "format": style}}))))
+    long = "x" * 1_000_000
+    structlog.stdlib.get_logger("kernelmcp.test").warning("refused", reason=long)
+    logging.getLogger("mcp.client").warning(long)
+    lines = log_file.read_text("utf-8").splitlines()
+    assert [len(line) < 10_000 and "[996,000 more characters]" in line for line in lines] == [True, True]
+
+
 def test_a_changed_bound_of_the_file_applies_at_once(log_file: Path, tmp_path: Path) -> None:
     config, section = tmp_path / "mcp.toml", f'[logging]\nfile = "{log_file}"\nfile_max_mb = '
     config.write_text(section + "64")
