@@ -49,6 +49,8 @@ STDIO_END_SECONDS = 2.0
 # More time at the end, for variables that are being saved: a client may kill the server earlier, but need not.
 SAVING_SECONDS = 10.0
 SAVING_POLL_SECONDS = 0.25
+# Time for deleting our files at an end that is cut short: their disk may be what hangs.
+DELETE_SECONDS = 0.5
 
 log = structlog.get_logger(__name__)
 
@@ -132,7 +134,9 @@ class Server:
         """Clean up for a process that ends now, whatever hangs. Returns its exit status: 0 if every cell is on disk.
         May be called from any thread."""
         if self._home is not None:
-            self._home.delete_runtime()
+            deleting = threading.Thread(target=self._home.delete_runtime, daemon=True)
+            deleting.start()
+            deleting.join(DELETE_SECONDS)
         sessions = self._running.registry.every() if self._running is not None else []
         return 0 if all(session.log.is_written for session in sessions) else 1
 
@@ -337,8 +341,12 @@ def _exit_after(seconds: float, server: Server, more: float = SAVING_SECONDS) ->
     def exit_now() -> None:
         if more > 0 and server.is_saving:
             _exit_after(SAVING_POLL_SECONDS, server, more - SAVING_POLL_SECONDS)
-        else:
-            os._exit(server.cut_short())
+            return
+        status = 1
+        try:
+            status = server.cut_short()
+        finally:
+            os._exit(status)
 
     timer = threading.Timer(seconds, exit_now)
     timer.daemon = True
