@@ -11,6 +11,7 @@ Importing this module is cheap; starting loads the rest. It is long because all 
 
 import asyncio
 import importlib
+import logging
 import math
 import os
 import signal
@@ -28,6 +29,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import Home, open_home
 from kernelmcp.kernel.pool import open_pool
+from kernelmcp.observability.unread_stderr import UnreadStderr
 from kernelmcp.preflight import check_limits, check_start
 from kernelmcp.process_start import resume_garbage_collector
 
@@ -345,6 +347,9 @@ def _exit_after(seconds: float, server: Server, more: float = SAVING_SECONDS) ->
         status = 1
         try:
             status = server.cut_short()
+            for handler in logging.getLogger().handlers:
+                if isinstance(handler, UnreadStderr):
+                    handler.flush()
         finally:
             os._exit(status)
 

@@ -18,6 +18,7 @@ import structlog
 from kernelmcp.config.models import LoggingSection
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.observability.unread_stderr import of_stderr
 
 # Only the libraries' warnings and errors: their messages about requests may quote one.
 LIBRARIES_LEVEL = logging.WARNING
@@ -56,7 +57,7 @@ def configure(settings: Settings) -> None:
 
 def _handler(section: LoggingSection) -> logging.Handler:
     if section.file is None:
-        return logging.StreamHandler(sys.stderr)
+        return of_stderr()
     try:
         return _BoundedFile(section.file, section.file_max_mb * 2**20)
     except OSError as exc:
