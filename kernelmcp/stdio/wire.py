@@ -33,6 +33,7 @@ from mcp_types import (
     JSONRPCResponse,
     jsonrpc_message_adapter,
 )
+from pydantic import ValidationError
 
 from kernelmcp.mcp_server.views.pages import is_page
 from kernelmcp.output.sanitize import as_dict
@@ -84,7 +85,7 @@ class Wire(ObjectReceiveStream[SessionMessage | Exception], ObjectSendStream[Ses
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError as exc:
-                await self._refuse(line, str(exc))
+                await self._refuse(line, exc)
                 continue
             self._note(message)
             return SessionMessage(message)
@@ -152,12 +153,18 @@ class Wire(ObjectReceiveStream[SessionMessage | Exception], ObjectSendStream[Ses
                 raise anyio.EndOfStream
             self._buffer += chunk
 
-    async def _refuse(self, line: bytes, reason: str) -> None:
+    async def _refuse(self, line: bytes, error: ValueError) -> None:
         code, request_id = PARSE_ERROR, None
         with suppress(ValueError, RecursionError):
             request_id, code = as_dict(json.loads(line)).get("id"), INVALID_REQUEST
         known = request_id if isinstance(request_id, str | int) else None
-        log.warning("refused a message", reason=reason[:200])
+        # Without what pydantic quotes of the message: it may be code.
+        kinds = (
+            {each["type"] for each in error.errors(include_input=False)}
+            if isinstance(error, ValidationError)
+            else set[str]()
+        )
+        log.warning("refused a message", reason=", ".join(sorted(kinds)) or type(error).__name__)
         await self._writer.write(lambda: _error(known, code, "the message is not valid JSON-RPC in UTF-8"))
 
 

@@ -13,6 +13,7 @@ import anyio.to_thread
 import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse
+from structlog.testing import capture_logs
 
 from kernelmcp.stdio import wire as module
 from kernelmcp.stdio.wire import Wire, open_wire
@@ -154,3 +155,17 @@ async def test_a_message_of_too_many_values_is_answered_and_not_parsed(head: byt
 def write_all(fd: int, data: bytes) -> None:
     with os.fdopen(os.dup(fd), "wb") as stream:
         stream.write(data)
+
+
+@pytest.mark.parametrize(
+    "line", [b"code = 'private'\n", b'{"jsonrpc": "2.0", "id": 1, "method": {"private": "private"}}\n']
+)
+async def test_the_log_quotes_nothing_of_a_refused_message(line: bytes) -> None:
+    with capture_logs() as logged:
+        async with connected() as (wire, client):
+            os.write(client.to_server, line)
+            client.ask(2)
+            assert await next_id(wire) == 2
+    [refused] = logged
+    assert refused["reason"]
+    assert "private" not in str(refused)
