@@ -308,7 +308,7 @@ async def _serve_stdio(settings: Settings) -> None:
 
     # Before the start: a signal during the start must clean up too.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, end)
+        _on_signal(number, end)
     await server.start_stdio(bound_end)
     await server.wait()
 
@@ -320,7 +320,6 @@ def serve_http(settings: Settings) -> int:
 
 async def _serve_http(settings: Settings) -> int:
     server = Server(settings, resume_garbage_collector)
-    loop = asyncio.get_running_loop()
     ending: list[asyncio.Task[None]] = []
 
     def end(drain_seconds: float | None) -> None:
@@ -330,10 +329,16 @@ async def _serve_http(settings: Settings) -> int:
 
     await server.start_http()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, end, None)
-    loop.add_signal_handler(signal.SIGINT, end, 0.0)
+        _on_signal(number, end, None)
+    _on_signal(signal.SIGINT, end, 0.0)
     await server.wait()
     return 0
+
+
+def _on_signal(number: signal.Signals, call: Callable[..., None], *arguments: Any) -> None:
+    """Call this at a signal, unless our parent process wants it ignored: nohup, or a shell's `&`."""
+    if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+        asyncio.get_running_loop().add_signal_handler(number, call, *arguments)
 
 
 def _exit_after(seconds: float, server: Server, more: float = SAVING_SECONDS) -> None:

@@ -1,8 +1,11 @@
 """The end of a server's process, whatever its disk and its parent do."""
 
+import asyncio
 import errno
 import os
+import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -56,3 +59,28 @@ def test_what_fails_at_the_end_does_not_prevent_it(monkeypatch: pytest.MonkeyPat
     module._exit_after(0, server)
     assert ended.wait(DEADLINE)
     assert statuses == [1]
+
+
+@pytest.fixture
+def hang_up_ignored() -> Iterator[None]:
+    """As nohup leaves it, and `&` of a shell without job control."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+@pytest.mark.usefixtures("hang_up_ignored")
+def test_a_signal_that_is_ignored_from_the_beginning_stays_so(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    handled: dict[signal.Signals, Any] = {}
+
+    async def wait(_: Server, *__: Any) -> None:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            handled[number] = signal.getsignal(number)
+
+    monkeypatch.setattr(Server, f"start_{transport}", wait)
+    monkeypatch.setattr(Server, "wait", wait)
+    asyncio.run(getattr(module, f"_serve_{transport}")(Settings()))
+    assert handled[signal.SIGHUP] is handled[signal.SIGINT] is signal.SIG_IGN
+    assert callable(handled[signal.SIGTERM])
