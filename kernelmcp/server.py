@@ -168,6 +168,9 @@ class Server:
         if not section.enabled:
             raise ConfigurationError("transport_http.enabled is false", "Set it to true to serve over HTTP.")
         async with AsyncExitStack() as stack:
+            starting = stack.enter_context(anyio.CancelScope())
+            cancelling = asyncio.ensure_future(_cancel_last_at(end, [starting]))
+            stack.callback(cancelling.cancel)
             # Mistakes in the settings are reported before anything starts.
             protected = Authenticator(self.settings).required
             sockets = stack.enter_context(http_listener.bound(section, protected=protected))
@@ -177,6 +180,7 @@ class Server:
             await stack.enter_async_context(http_listener.listening(web.asgi, section, sockets))
             self.url = http_listener.url_of(section, sockets) + section.path
             log.info("listening", url=self.url, authentication=protected)
+            cancelling.cancel()
             started()
             await end.wait()
             await self._drain(running)
@@ -327,10 +331,11 @@ async def _serve_http(settings: Settings) -> int:
         bound = settings.config.transport_http.drain_seconds if drain_seconds is None else drain_seconds
         _exit_after(bound + END_SECONDS, server)
 
-    await server.start_http()
+    # Before the start, as on stdio.
     for number in (signal.SIGTERM, signal.SIGHUP):
         _on_signal(number, end, None)
     _on_signal(signal.SIGINT, end, 0.0)
+    await server.start_http()
     await server.wait()
     return 0
 

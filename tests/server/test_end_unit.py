@@ -5,14 +5,17 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import pytest
 
 from kernelmcp import server as module
+from kernelmcp.config.models import Config, Values
 from kernelmcp.config.settings import Settings
 from kernelmcp.files.home import Home, open_home
 from kernelmcp.server import Server
@@ -84,3 +87,27 @@ def test_a_signal_that_is_ignored_from_the_beginning_stays_so(transport: str, mo
     asyncio.run(getattr(module, f"_serve_{transport}")(Settings()))
     assert handled[signal.SIGHUP] is handled[signal.SIGINT] is signal.SIG_IGN
     assert callable(handled[signal.SIGTERM])
+
+
+def test_sigterm_during_the_start_cancels_it_and_cleans_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    @asynccontextmanager
+    async def open_slowly(_: Server) -> AsyncIterator[None]:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await anyio.sleep(DEADLINE)
+            seen.append("the start went on")
+            yield
+        finally:
+            seen.append("cleaned up")
+
+    monkeypatch.setattr(Server, "_open", open_slowly)
+    monkeypatch.setattr(module, "_exit_after", lambda *_: None)
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append("not handled"))
+    try:
+        settings = Settings(Values(config=Config.model_validate({"transport_http": {"port": 0}})))
+        assert asyncio.run(module._serve_http(settings)) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == ["cleaned up"]
