@@ -10,6 +10,7 @@ import json
 import os
 import re
 import select
+import socket
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -273,14 +274,19 @@ def _is_private(fd: int) -> bool:
 async def open_wire(wire_in: int, wire_out: int) -> AsyncIterator[Wire]:
     loop = asyncio.get_running_loop()
     reader = writer = None
-    if _is_private(wire_in):
-        reader = asyncio.StreamReader(limit=CHUNK_BYTES)
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(wire_in, "rb", 0))
-    if _is_private(wire_out):
+    if stat.S_ISSOCK(os.fstat(wire_out).st_mode):
+        # A pipe's transport takes what a client sends, or that it only stops sending, for its end.
+        duplex, writer = await asyncio.open_connection(sock=socket.socket(fileno=wire_out), limit=CHUNK_BYTES)
+        if os.path.samestat(os.fstat(wire_in), os.fstat(wire_out)):  # of inetd, systemd or socat
+            reader = duplex
+    elif _is_private(wire_out):
         transport, protocol = await loop.connect_write_pipe(
             asyncio.streams.FlowControlMixin, os.fdopen(wire_out, "wb", 0)
         )
         writer = asyncio.StreamWriter(transport, protocol, None, loop)
+    if reader is None and _is_private(wire_in):
+        reader = asyncio.StreamReader(limit=CHUNK_BYTES)
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(wire_in, "rb", 0))
     try:
         yield Wire(_Reader(wire_in, reader), _Writer(wire_out, writer))
     finally:
