@@ -11,6 +11,7 @@ Importing this module is cheap; starting loads the rest. It is long because all 
 
 import asyncio
 import importlib
+import logging
 import math
 import os
 import signal
@@ -28,6 +29,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import Home, open_home
 from kernelmcp.kernel.pool import open_pool
+from kernelmcp.observability.unread_stderr import UnreadStderr
 from kernelmcp.preflight import check_limits, check_start
 from kernelmcp.process_start import resume_garbage_collector
 
@@ -49,6 +51,8 @@ STDIO_END_SECONDS = 2.0
 # More time at the end, for variables that are being saved: a client may kill the server earlier, but need not.
 SAVING_SECONDS = 10.0
 SAVING_POLL_SECONDS = 0.25
+# Time for deleting our files at an end that is cut short: their disk may be what hangs.
+DELETE_SECONDS = 0.5
 
 log = structlog.get_logger(__name__)
 
@@ -132,7 +136,9 @@ class Server:
         """Clean up for a process that ends now, whatever hangs. Returns its exit status: 0 if every cell is on disk.
         May be called from any thread."""
         if self._home is not None:
-            self._home.delete_runtime()
+            deleting = threading.Thread(target=self._home.delete_runtime, daemon=True)
+            deleting.start()
+            deleting.join(DELETE_SECONDS)
         sessions = self._running.registry.every() if self._running is not None else []
         return 0 if all(session.log.is_written for session in sessions) else 1
 
@@ -162,6 +168,9 @@ class Server:
         if not section.enabled:
             raise ConfigurationError("transport_http.enabled is false", "Set it to true to serve over HTTP.")
         async with AsyncExitStack() as stack:
+            starting = stack.enter_context(anyio.CancelScope())
+            cancelling = asyncio.ensure_future(_cancel_last_at(end, [starting]))
+            stack.callback(cancelling.cancel)
             # Mistakes in the settings are reported before anything starts.
             protected = Authenticator(self.settings).required
             sockets = stack.enter_context(http_listener.bound(section, protected=protected))
@@ -171,6 +180,7 @@ class Server:
             await stack.enter_async_context(http_listener.listening(web.asgi, section, sockets))
             self.url = http_listener.url_of(section, sockets) + section.path
             log.info("listening", url=self.url, authentication=protected)
+            cancelling.cancel()
             started()
             await end.wait()
             await self._drain(running)
@@ -302,7 +312,7 @@ async def _serve_stdio(settings: Settings) -> None:
 
     # Before the start: a signal during the start must clean up too.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, end)
+        _on_signal(number, end)
     await server.start_stdio(bound_end)
     await server.wait()
 
@@ -314,7 +324,6 @@ def serve_http(settings: Settings) -> int:
 
 async def _serve_http(settings: Settings) -> int:
     server = Server(settings, resume_garbage_collector)
-    loop = asyncio.get_running_loop()
     ending: list[asyncio.Task[None]] = []
 
     def end(drain_seconds: float | None) -> None:
@@ -322,12 +331,19 @@ async def _serve_http(settings: Settings) -> int:
         bound = settings.config.transport_http.drain_seconds if drain_seconds is None else drain_seconds
         _exit_after(bound + END_SECONDS, server)
 
-    await server.start_http()
+    # Before the start, as on stdio.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, end, None)
-    loop.add_signal_handler(signal.SIGINT, end, 0.0)
+        _on_signal(number, end, None)
+    _on_signal(signal.SIGINT, end, 0.0)
+    await server.start_http()
     await server.wait()
     return 0
+
+
+def _on_signal(number: signal.Signals, call: Callable[..., None], *arguments: Any) -> None:
+    """Call this at a signal, unless our parent process wants it ignored: nohup, or a shell's `&`."""
+    if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+        asyncio.get_running_loop().add_signal_handler(number, call, *arguments)
 
 
 def _exit_after(seconds: float, server: Server, more: float = SAVING_SECONDS) -> None:
@@ -337,8 +353,15 @@ def _exit_after(seconds: float, server: Server, more: float = SAVING_SECONDS) ->
     def exit_now() -> None:
         if more > 0 and server.is_saving:
             _exit_after(SAVING_POLL_SECONDS, server, more - SAVING_POLL_SECONDS)
-        else:
-            os._exit(server.cut_short())
+            return
+        status = 1
+        try:
+            status = server.cut_short()
+            for handler in logging.getLogger().handlers:
+                if isinstance(handler, UnreadStderr):
+                    handler.flush()
+        finally:
+            os._exit(status)
 
     timer = threading.Timer(seconds, exit_now)
     timer.daemon = True

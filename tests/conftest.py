@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -42,6 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     processes.watch()
     adopt_orphans()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:  # by nohup or `&`: here, but not in the servers of tests
+            signal.signal(number, lambda *_: None)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -177,9 +177,10 @@ class Home:
         """Beside the sandbox directories: servers with other runtime roots may share this home."""
 
     def delete_runtime(self) -> None:
-        """Delete the files that only this process needs, at its end."""
+        """Delete the files that only this process needs, at its end, as far as that is possible."""
         shutil.rmtree(self.runtime, ignore_errors=True)
-        self.owner_lock.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.owner_lock.unlink()
 
     def check(self) -> None:
         """Raises `StorageFailed` if the home was moved, deleted or cut off while this server runs."""

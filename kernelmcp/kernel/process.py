@@ -276,8 +276,9 @@ class Kernel:
             self._connection.close()
         with suppress(Exception):
             await self._manager.cleanup_resources()  # the manager has its own control socket
-        for file in self.launch.runtime.glob(f"{self.launch.name}[.-]*"):
-            file.unlink(missing_ok=True)
+        with suppress(OSError):  # the runtime directory's disk is away: that ends no server
+            for file in self.launch.runtime.glob(f"{self.launch.name}[.-]*"):
+                file.unlink(missing_ok=True)
 
     async def _wait_for_exit(self) -> int | None:
         """Return its exit status, as subprocess reports it."""

@@ -151,7 +151,7 @@ def note_answer(answer: asyncio.Future[dict[str, Any]]) -> None:
     if not answer.cancelled() and answer.exception() is None:
         content = answer.result()["content"]
         if content.get("status") != "ok":
-            log.error("a kernel has refused the offered tools", reason=content.get("reason"))
+            log.error("a kernel has refused the offered tools", reason=str(content.get("reason"))[:500])
 
 
 def _read_call(call: dict[str, Any]) -> ToolCall:

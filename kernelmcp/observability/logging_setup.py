@@ -18,9 +18,12 @@ import structlog
 from kernelmcp.config.models import LoggingSection
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.observability.unread_stderr import of_stderr
 
 # Only the libraries' warnings and errors: their messages about requests may quote one.
 LIBRARIES_LEVEL = logging.WARNING
+# Of one text in a line; what a guest or a client has sent may be large.
+MAX_TEXT_CHARS = 4000
 
 
 def configure(settings: Settings) -> None:
@@ -54,7 +57,7 @@ def configure(settings: Settings) -> None:
 
 def _handler(section: LoggingSection) -> logging.Handler:
     if section.file is None:
-        return logging.StreamHandler(sys.stderr)
+        return of_stderr()
     try:
         return _BoundedFile(section.file, section.file_max_mb * 2**20)
     except OSError as exc:
@@ -82,6 +85,15 @@ class _BoundedFile(logging.handlers.WatchedFileHandler):
             self.handleError(record)
 
 
+def _bounded(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return {key: _cut(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _cut(text: str) -> str:
+    left_out = len(text) - MAX_TEXT_CHARS
+    return text if left_out <= 0 else f"{text[:MAX_TEXT_CHARS]} [{left_out:,} more characters]"
+
+
 def _on_one_line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Untrusted text cannot imitate another line, and contains nothing that a terminal acts on."""
     return {key: _escaped(value) if isinstance(value, str) else value for key, value in event.items()}
@@ -102,4 +114,4 @@ def _last(section: LoggingSection) -> list[Any]:
         # The default shows local variables when `rich` is installed.
         plain = structlog.dev.plain_traceback
         render = [_on_one_line, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
-    return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render]
+    return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, _bounded, *render]

@@ -117,5 +117,5 @@ def _failure(reply: dict[str, Any]) -> str | None:
 
 
 def _note(reason: str) -> str:
-    log.error("a session's packages could not be installed again", reason=reason)
+    log.error("a session's packages could not be installed again", reason=reason[:500])
     return f"[kernelmcp] packages that this session had are missing: {reason[:2000]}\n"

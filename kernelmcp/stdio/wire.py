@@ -10,6 +10,7 @@ import json
 import os
 import re
 import select
+import socket
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -33,6 +34,7 @@ from mcp_types import (
     JSONRPCResponse,
     jsonrpc_message_adapter,
 )
+from pydantic import ValidationError
 
 from kernelmcp.mcp_server.views.pages import is_page
 from kernelmcp.output.sanitize import as_dict
@@ -84,7 +86,7 @@ class Wire(ObjectReceiveStream[SessionMessage | Exception], ObjectSendStream[Ses
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError as exc:
-                await self._refuse(line, str(exc))
+                await self._refuse(line, exc)
                 continue
             self._note(message)
             return SessionMessage(message)
@@ -152,12 +154,18 @@ class Wire(ObjectReceiveStream[SessionMessage | Exception], ObjectSendStream[Ses
                 raise anyio.EndOfStream
             self._buffer += chunk
 
-    async def _refuse(self, line: bytes, reason: str) -> None:
+    async def _refuse(self, line: bytes, error: ValueError) -> None:
         code, request_id = PARSE_ERROR, None
         with suppress(ValueError, RecursionError):
             request_id, code = as_dict(json.loads(line)).get("id"), INVALID_REQUEST
         known = request_id if isinstance(request_id, str | int) else None
-        log.warning("refused a message", reason=reason[:200])
+        # Without what pydantic quotes of the message: it may be code.
+        kinds = (
+            {each["type"] for each in error.errors(include_input=False)}
+            if isinstance(error, ValidationError)
+            else set[str]()
+        )
+        log.warning("refused a message", reason=", ".join(sorted(kinds)) or type(error).__name__)
         await self._writer.write(lambda: _error(known, code, "the message is not valid JSON-RPC in UTF-8"))
 
 
@@ -266,14 +274,19 @@ def _is_private(fd: int) -> bool:
 async def open_wire(wire_in: int, wire_out: int) -> AsyncIterator[Wire]:
     loop = asyncio.get_running_loop()
     reader = writer = None
-    if _is_private(wire_in):
-        reader = asyncio.StreamReader(limit=CHUNK_BYTES)
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(wire_in, "rb", 0))
-    if _is_private(wire_out):
+    if stat.S_ISSOCK(os.fstat(wire_out).st_mode):
+        # A pipe's transport takes what a client sends, or that it only stops sending, for its end.
+        duplex, writer = await asyncio.open_connection(sock=socket.socket(fileno=wire_out), limit=CHUNK_BYTES)
+        if os.path.samestat(os.fstat(wire_in), os.fstat(wire_out)):  # of inetd, systemd or socat
+            reader = duplex
+    elif _is_private(wire_out):
         transport, protocol = await loop.connect_write_pipe(
             asyncio.streams.FlowControlMixin, os.fdopen(wire_out, "wb", 0)
         )
         writer = asyncio.StreamWriter(transport, protocol, None, loop)
+    if reader is None and _is_private(wire_in):
+        reader = asyncio.StreamReader(limit=CHUNK_BYTES)
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(wire_in, "rb", 0))
     try:
         yield Wire(_Reader(wire_in, reader), _Writer(wire_out, writer))
     finally:

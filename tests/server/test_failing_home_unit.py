@@ -13,6 +13,7 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 import pytest
+import zmq.asyncio
 
 from kernelmcp.config.models import Config, Flavor
 from kernelmcp.config.settings import Settings, Values
@@ -22,6 +23,7 @@ from kernelmcp.files.home import Home, SandboxDirectory, open_home
 from kernelmcp.kernel import pool as pool_module
 from kernelmcp.kernel.forks import Forks
 from kernelmcp.kernel.pool import Pool, PooledKernel
+from kernelmcp.kernel.process import Kernel, Launch
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
@@ -128,6 +130,23 @@ async def test_a_kernel_without_an_environment_leaves_no_directory(
             with pytest.raises(ConfigurationError):
                 await pool.start("medium")
         assert [each for each in home.sandboxes.iterdir() if each.is_dir()] == []
+
+
+async def test_a_kernel_whose_files_cannot_be_deleted_ends_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, "the disk is away")
+
+    (tmp_path / "k.log").touch()
+    context = zmq.asyncio.Context()
+    kernel = Kernel(context, Launch("none", tmp_path, "k", tmp_path, {}, 1.0))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fail)
+        await kernel.close()
+    await kernel.close()
+    assert os.listdir(tmp_path) == []
+    context.term()
 
 
 async def test_a_session_without_a_kernel_is_saved_and_can_be_let_go(tmp_path: Path) -> None:

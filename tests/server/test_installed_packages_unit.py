@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions.installed_packages import MAX_AT_ONCE, Package, restore
@@ -35,3 +36,13 @@ async def test_more_packages_than_one_command_takes_come_back_in_several() -> No
     whole = Index(missing="")
     assert await restore(cast("Kernel", whole), packages[:3]) is None
     assert whole.installed == ["p0==1.0", "p1==1.0", "p2==1.0"]
+
+
+async def test_what_a_guest_says_of_a_failure_has_a_bound() -> None:
+    kernel = Index(missing="p==" + "1" * 1_000_000)
+    package = Package(name="p", version="1").model_copy(update={"version": "1" * 1_000_000})
+    with capture_logs() as lines:
+        said = await restore(cast("Kernel", kernel), [package])
+    assert said is not None
+    assert len(said) < 3000
+    assert [len(line["reason"]) < 1000 for line in lines] == [True]

@@ -1,6 +1,8 @@
 """The log for people: whoever writes a text in it, a line is a line."""
 
 import logging
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +33,52 @@ def test_no_text_of_a_client_is_a_line_of_its_own(log_file: Path) -> None:
     assert len(lines) == 3
     assert all(line.isprintable() for line in lines)
     assert all("all is well" in line for line in lines[:2])
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_a_long_text_is_cut(log_file: Path, style: str) -> None:
+    configure(Settings(Values(config=Config.model_validate({"logging": {"file": log_file, "format": style}}))))
+    long = "x" * 1_000_000
+    structlog.stdlib.get_logger("kernelmcp.test").warning("refused", reason=long)
+    logging.getLogger("mcp.client").warning(long)
+    lines = log_file.read_text("utf-8").splitlines()
+    assert [len(line) < 10_000 and "[996,000 more characters]" in line for line in lines] == [True, True]
+
+
+def test_a_client_that_does_not_read_stderr_stops_nothing_and_is_told_what_it_missed(
+    log_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    with open(writer, "w") as stderr, open(reader) as unread:
+        monkeypatch.setattr("sys.stderr", stderr)
+        configure(Settings(Values(config=Config())))
+        log = logging.getLogger("kernelmcp.test")
+        busy = threading.Thread(
+            target=lambda: [log.warning(f"line {n} " + "x" * 500) for n in range(3000)], daemon=True
+        )
+        busy.start()
+        busy.join(60)
+        assert not busy.is_alive()
+        read = 0
+        while "dropped" not in (line := next(unread)):
+            assert f"line {read} " in line
+            read += 1
+        assert read >= 2000
+        assert "[warning" in line
+        assert f" {3000 - read} lines" in line
+
+
+def test_the_last_lines_are_there_at_the_end(log_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    with open(writer, "w") as stderr, open(reader, "rb", 0) as read:
+        monkeypatch.setattr("sys.stderr", stderr)
+        configure(Settings(Values(config=Config())))
+        for n in range(50):
+            logging.getLogger("kernelmcp.test").warning(f"line {n}")
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        os.set_blocking(reader, False)
+        assert len(read.read(100_000).splitlines()) == 50
 
 
 def test_a_changed_bound_of_the_file_applies_at_once(log_file: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +14,7 @@ import anyio.to_thread
 import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse
+from structlog.testing import capture_logs
 
 from kernelmcp.stdio import wire as module
 from kernelmcp.stdio.wire import Wire, open_wire
@@ -154,3 +156,41 @@ async def test_a_message_of_too_many_values_is_answered_and_not_parsed(head: byt
 def write_all(fd: int, data: bytes) -> None:
     with os.fdopen(os.dup(fd), "wb") as stream:
         stream.write(data)
+
+
+@pytest.mark.parametrize(
+    "line", [b"code = 'private'\n", b'{"jsonrpc": "2.0", "id": 1, "method": {"private": "private"}}\n']
+)
+async def test_the_log_quotes_nothing_of_a_refused_message(line: bytes) -> None:
+    with capture_logs() as logged:
+        async with connected() as (wire, client):
+            os.write(client.to_server, line)
+            client.ask(2)
+            assert await next_id(wire) == 2
+    [refused] = logged
+    assert refused["reason"]
+    assert "private" not in str(refused)
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+async def test_sockets_carry_messages_both_ways_and_may_be_half_closed(is_one: bool) -> None:
+    """One socket as stdin and stdout, as of inetd and socat, or two, as of Node."""
+    to_server, server_in = socket.socketpair()
+    from_server, server_out = (to_server, server_in) if is_one else socket.socketpair()
+    async with open_wire(server_in.detach() if not is_one else os.dup(server_in.fileno()), server_out.detach()) as wire:
+        client = Client(to_server.fileno(), from_server.fileno())
+        client.ask(1, 2)
+        assert [await next_id(wire), await next_id(wire)] == [1, 2]
+        await answer(wire, 1, 10)
+        assert await client.read(1) == [1]
+        from_server.shutdown(socket.SHUT_WR)
+        if is_one:
+            with pytest.raises(anyio.EndOfStream):
+                await wire.receive()
+        else:
+            client.ask(3)
+            assert await next_id(wire) == 3
+        await answer(wire, 2, 10)
+        assert await client.read(1) == [2]
+    to_server.close()
+    from_server.close()
