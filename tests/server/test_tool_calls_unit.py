@@ -169,7 +169,13 @@ async def test_who_names_several_packages_in_one_text_is_told_the_list(
 
 
 @pytest.mark.parametrize(
-    "name", ["numpy --upgrade", "numpy=1", "numpy>=", "[1", pytest.param("[" * 100_000, id="deep"), "[]", "a, -r b", ""]
+    "name",
+    [
+        *("numpy --upgrade", "numpy=1", "numpy>=", "[1", "[]", "a, -r b", "", "pip install", "my-pip install foo"),
+        *("conda install foo", "foo pip install bar"),
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param(f"pip{' ' * 200_000}numpy=", id="blanks"),
+    ],
 )
 async def test_what_is_no_requirement_starts_no_session(packages: PackageTools, registry: Registry, name: str) -> None:
     with pytest.raises(InvalidArgument, match="does not name a package"):
@@ -182,6 +188,7 @@ async def test_what_is_no_requirement_starts_no_session(packages: PackageTools, 
     [
         *((f"{command} numpy", "numpy") for command in ("pip install", "%pip install", "!pip install")),
         ("uv pip install numpy", "numpy"),
+        ("micropip install numpy", "numpy"),
         ("python -m pip install  numpy ", "numpy"),
         ("numpy >=1, <2", "'numpy >=1, <2'"),
         ("pip", "pip"),
