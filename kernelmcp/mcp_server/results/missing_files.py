@@ -10,6 +10,7 @@ import re
 from kernelmcp.cells.cell import GuestError
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.files.paths import INSIDE as WORKSPACE
+from kernelmcp.files.paths import printable
 from kernelmcp.files.volume_files import is_in_volume, named, names_in, resembling
 from kernelmcp.files.volumes import INSIDE
 
@@ -75,5 +76,5 @@ def _beside(path: str, volumes: list[dict[str, str]]) -> str | None:
         return None
     for volume in volumes:
         if found := resembling(inside, names_in(volume)):
-            return f"Did you mean {INSIDE}/{volume['name']}/{found[0]}, in the user's folder?"
+            return f"Did you mean {INSIDE}/{volume['name']}/{printable(found[0])}, in the user's folder?"
     return None
