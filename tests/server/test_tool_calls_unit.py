@@ -139,6 +139,24 @@ async def test_the_bytes_of_what_is_no_text_are_those_that_were_asked_for(files:
         assert ("go on with offset" in text_of(called)) == (offset + max_bytes < len(data))
 
 
+async def test_bytes_that_belong_to_no_character_are_not_left_out(files: FileTools) -> None:
+    for begins, rest in (
+        (b"abc", b"\x92s a test"),
+        (b"abc", b"\x80"),
+        (b"a\xe2", b"\x82"),
+        (b"", b"\x80"),
+        (b"\xc3\xa9", b"\xa9"),
+    ):
+        data = begins + rest
+        await files.write_file("f", base64.b64encode(data).decode(), CTX, "s", "base64")
+        called = await files.read_file("f", CTX, "s", offset=len(begins))
+        read = cast("Any", called.structured_content)
+        assert (read["offset"], base64.b64decode(read["content"])) == (len(begins), rest)
+        assert "binary" in text_of(called)
+        with pytest.raises(InvalidArgument, match="not UTF-8"):
+            await files.read_file("f", CTX, "s", "text", len(begins))
+
+
 async def test_base64_may_be_broken_into_lines_and_what_is_none_is_refused(files: FileTools) -> None:
     lines = base64.encodebytes(data := bytes(range(250)))
     await files.write_file("f", f" {lines.decode()}".replace("\n", "\r\n\t"), CTX, "s", "base64")
