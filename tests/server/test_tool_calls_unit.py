@@ -72,15 +72,17 @@ async def test_a_path_of_the_user_s_machine_is_no_name_in_the_workspace(
     for call in (files.write_file(path, "x", CTX, "s"), files.read_file(path, CTX, "s")):
         with pytest.raises(InvalidArgument) as raised:
             await call
+        assert raised.value.suggestions[0].endswith(f" in the workspace is {f'./{path}'!r}.")
         assert raised.value.suggestions[1] == NO_FOLDER_ELSEWHERE
     assert registry.all(CALLER) == []
 
 
-@pytest.mark.parametrize("name", ["a:b.txt", "~x", "./~/b.txt", r"./C:\x"])
+@pytest.mark.parametrize("name", ["a:b.txt", "~x", "./~/b.txt", r"./C:\x", "./ab:/c"])
 async def test_a_strange_name_in_the_workspace_is_possible(files: FileTools, name: str) -> None:
     await files.write_file(name, "x", CTX, "s")
     assert text_of(await files.read_file(name, CTX, "s")) == "x"
     plain = name.removeprefix("./")
+    assert text_of(await files.read_file(plain, CTX, "s")) == "x"
     assert text_of(await files.read_file(file_uri("s", plain), CTX)) == "x"
 
 

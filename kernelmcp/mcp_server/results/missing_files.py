@@ -55,7 +55,8 @@ def not_inside(path: str, volumes: list[dict[str, str]], *, is_local: bool) -> I
     """The error for such a path."""
     return InvalidArgument(
         f"{path[:200]!r} is no path in the workspace or in a volume",
-        "Give one such as notes.txt, /workspace/notes.txt or /volumes/NAME/notes.txt.",
+        "Give one such as notes.txt, /workspace/notes.txt or /volumes/NAME/notes.txt. "
+        f"A file of this very name in the workspace is {f'./{path}'[:200]!r}.",
         _about_shared(path, volumes, is_local=is_local),
         argument="path",
     )
