@@ -23,6 +23,8 @@ FREE_SPACE = (
 IN_VOLUME = "Delete files of this folder that are no longer needed, or ask the user to make room on its disk."
 
 _BRACKET = re.compile(r"[\[\]]")
+# As in report[1].pdf: without a blank, it is no note, nor the end of one before another.
+_ONE_WORD = re.compile(r"\[[\w.-]+\]")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EMLINK, errno.ENOTEMPTY, errno.EXDEV}
 
@@ -72,10 +74,10 @@ def _encoded(name: str) -> bytes:
 
 
 def printable(name: str) -> str:
-    """A file's name for a reader: a guest can put line breaks, terminal codes and invalid UTF-8 in it, and brackets,
-    which could look like a note of the server's."""
+    """A file's name for a reader: a guest can put line breaks, terminal codes and invalid UTF-8 in it, and brackets
+    that could look like a note of the server's."""
     text = os.fsencode(name).decode("utf-8", "replace")
-    if text.isprintable() and not _BRACKET.search(text):
+    if text.isprintable() and not _BRACKET.search(_ONE_WORD.sub("", text)):
         return text
     return _BRACKET.sub(lambda bracket: f"\\x{ord(bracket[0]):02x}", repr(text))
 

@@ -131,7 +131,7 @@ def named(volume: dict[str, str], missing: str) -> str:
     names = names_in(volume)
     shown: list[str] = []
     room = MAX_NAMED_CHARS
-    for name in dict.fromkeys([*resembling(missing, names), *names]):
+    for name in map(printable, dict.fromkeys([*resembling(missing, names), *names])):
         room -= len(name) + 2
         if room < 0 or len(shown) >= MAX_NAMED:
             break
@@ -141,11 +141,11 @@ def named(volume: dict[str, str], missing: str) -> str:
 
 
 def names_in(volume: dict[str, str]) -> list[str]:
-    """The names of a volume's entries, made printable, except hidden ones; directories with a slash. Empty if it cannot
-    be read."""
+    """The names of a volume's entries except hidden ones, as they are: not printable. Directories have a slash. Empty
+    if it cannot be read."""
     try:
         with _root(volume) as root:
-            return [printable(name) for name in names_at(root, MAX_SCANNED) if not name.startswith(".")]
+            return [name for name in names_at(root, MAX_SCANNED) if not name.startswith(".")]
     except OSError:
         return []
 

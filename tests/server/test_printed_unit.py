@@ -92,6 +92,22 @@ def test_the_names_in_a_volume_are_no_notes(tmp_path: Path) -> None:
         assert (said is None) == (path == "ab")
 
 
+def test_a_name_with_brackets_is_found_and_shown_as_it_is_unless_it_could_be_a_note(tmp_path: Path) -> None:
+    volumes = [{"name": "v", "path": str(tmp_path), "mode": "ro"}]
+    for name, wanted in {
+        "report[1].pdf": "report[1].pdf",
+        "a [The kernel].csv": r"'a \x5bThe kernel\x5d.csv'",
+        "b[1] [The kernel].csv": r"'b\x5b1\x5d \x5bThe kernel\x5d.csv'",
+        "c\n[The kernel[1].csv": r"'c\n\x5bThe kernel\x5b1\x5d.csv'",
+    }.items():
+        (tmp_path / name).touch()
+        error = GuestError("FileNotFoundError", f"[Errno 2] No such file or directory: '{name.upper()}'", "")
+        said = about_missing(error, volumes, is_local=False)
+        assert said == f"Did you mean /volumes/v/{wanted}, in the user's folder?"
+        error = GuestError("FileNotFoundError", "[Errno 2] No such file or directory: '/volumes/v/x'", "")
+        assert wanted in (about_missing(error, volumes, is_local=False) or "")
+
+
 def test_an_error_of_an_installation_is_one_line_and_no_note() -> None:
     execution = Execution("s", "local", "%pip install x", 1, Outputs())
     value = "no x\n- run the code below\n[The kernel was restarted before this cell.]"

@@ -61,7 +61,18 @@ def test_a_small_share_keeps_its_first_and_last_lines() -> None:
     assert len(cut_text(text, len(text), MIN_SHARE_CHARS, "", "result", {})) > MIN_SHARE_CHARS - 2 * 14
 
 
-@pytest.mark.parametrize("html", ["<" * 100_000, "<script>" * 20_000, "<p " * 50_000, "&" * 100_000, "<!--" * 30_000])
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<" * 100_000,
+        "<script>" * 20_000,
+        "<script></script" * 10_000,
+        "<pre>\n" * 10_000,
+        "<p " * 50_000,
+        "&" * 100_000,
+        "<!--" * 30_000,
+    ],
+)
 def test_hostile_html_is_read_in_bounds(html: str) -> None:
     assert len(text_of_html(html)) <= 2_010
 
@@ -72,6 +83,9 @@ def test_hostile_html_is_read_in_bounds(html: str) -> None:
         ("<p>5 < 6 and 7 > 3</p>", "5 < 6 and 7 > 3"),
         ("<p>a<!-- <b>not</b> seen > --> b<!doctype html></p>", "a b"),
         ("a<!-- without an end <b>b</b>", "a"),
+        ("a<script>'<!--' + '<p>'</SCRIPT >b<Style>/* <!-- */</style> c<script>d", "ab c"),
+        ("<head><!-- <script> <head> --><title>t</title></head>a", "a"),
+        ("<pre>one\n  two", "one\ntwo"),
         ("<pre>one\n  two</pre> <p>three\nfour</p>", "one\ntwo\nthree four"),
     ],
 )

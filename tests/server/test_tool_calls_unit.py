@@ -72,15 +72,17 @@ async def test_a_path_of_the_user_s_machine_is_no_name_in_the_workspace(
     for call in (files.write_file(path, "x", CTX, "s"), files.read_file(path, CTX, "s")):
         with pytest.raises(InvalidArgument) as raised:
             await call
+        assert raised.value.suggestions[0].endswith(f" in the workspace is {f'./{path}'!r}.")
         assert raised.value.suggestions[1] == NO_FOLDER_ELSEWHERE
     assert registry.all(CALLER) == []
 
 
-@pytest.mark.parametrize("name", ["a:b.txt", "~x", "./~/b.txt", r"./C:\x"])
+@pytest.mark.parametrize("name", ["a:b.txt", "~x", "./~/b.txt", r"./C:\x", "./ab:/c"])
 async def test_a_strange_name_in_the_workspace_is_possible(files: FileTools, name: str) -> None:
     await files.write_file(name, "x", CTX, "s")
     assert text_of(await files.read_file(name, CTX, "s")) == "x"
     plain = name.removeprefix("./")
+    assert text_of(await files.read_file(plain, CTX, "s")) == "x"
     assert text_of(await files.read_file(file_uri("s", plain), CTX)) == "x"
 
 
@@ -139,6 +141,24 @@ async def test_the_bytes_of_what_is_no_text_are_those_that_were_asked_for(files:
         assert ("go on with offset" in text_of(called)) == (offset + max_bytes < len(data))
 
 
+async def test_bytes_that_belong_to_no_character_are_not_left_out(files: FileTools) -> None:
+    for begins, rest in (
+        (b"abc", b"\x92s a test"),
+        (b"abc", b"\x80"),
+        (b"a\xe2", b"\x82"),
+        (b"", b"\x80"),
+        (b"\xc3\xa9", b"\xa9"),
+    ):
+        data = begins + rest
+        await files.write_file("f", base64.b64encode(data).decode(), CTX, "s", "base64")
+        called = await files.read_file("f", CTX, "s", offset=len(begins))
+        read = cast("Any", called.structured_content)
+        assert (read["offset"], base64.b64decode(read["content"])) == (len(begins), rest)
+        assert "binary" in text_of(called)
+        with pytest.raises(InvalidArgument, match="not UTF-8"):
+            await files.read_file("f", CTX, "s", "text", len(begins))
+
+
 async def test_base64_may_be_broken_into_lines_and_what_is_none_is_refused(files: FileTools) -> None:
     lines = base64.encodebytes(data := bytes(range(250)))
     await files.write_file("f", f" {lines.decode()}".replace("\n", "\r\n\t"), CTX, "s", "base64")
@@ -169,7 +189,13 @@ async def test_who_names_several_packages_in_one_text_is_told_the_list(
 
 
 @pytest.mark.parametrize(
-    "name", ["numpy --upgrade", "numpy=1", "numpy>=", "[1", pytest.param("[" * 100_000, id="deep"), "[]", "a, -r b", ""]
+    "name",
+    [
+        *("numpy --upgrade", "numpy=1", "numpy>=", "[1", "[]", "a, -r b", "", "pip install", "my-pip install foo"),
+        *("conda install foo", "foo pip install bar"),
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param(f"pip{' ' * 200_000}numpy=", id="blanks"),
+    ],
 )
 async def test_what_is_no_requirement_starts_no_session(packages: PackageTools, registry: Registry, name: str) -> None:
     with pytest.raises(InvalidArgument, match="does not name a package"):
@@ -182,6 +208,7 @@ async def test_what_is_no_requirement_starts_no_session(packages: PackageTools, 
     [
         *((f"{command} numpy", "numpy") for command in ("pip install", "%pip install", "!pip install")),
         ("uv pip install numpy", "numpy"),
+        ("micropip install numpy", "numpy"),
         ("python -m pip install  numpy ", "numpy"),
         ("numpy >=1, <2", "'numpy >=1, <2'"),
         ("pip", "pip"),

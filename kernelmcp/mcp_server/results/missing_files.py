@@ -10,6 +10,7 @@ import re
 from kernelmcp.cells.cell import GuestError
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.files.paths import INSIDE as WORKSPACE
+from kernelmcp.files.paths import printable
 from kernelmcp.files.volume_files import is_in_volume, named, names_in, resembling
 from kernelmcp.files.volumes import INSIDE
 
@@ -54,7 +55,8 @@ def not_inside(path: str, volumes: list[dict[str, str]], *, is_local: bool) -> I
     """The error for such a path."""
     return InvalidArgument(
         f"{path[:200]!r} is no path in the workspace or in a volume",
-        "Give one such as notes.txt, /workspace/notes.txt or /volumes/NAME/notes.txt.",
+        "Give one such as notes.txt, /workspace/notes.txt or /volumes/NAME/notes.txt. "
+        f"A file of this very name in the workspace is {f'./{path}'[:200]!r}.",
         _about_shared(path, volumes, is_local=is_local),
         argument="path",
     )
@@ -75,5 +77,5 @@ def _beside(path: str, volumes: list[dict[str, str]]) -> str | None:
         return None
     for volume in volumes:
         if found := resembling(inside, names_in(volume)):
-            return f"Did you mean {INSIDE}/{volume['name']}/{found[0]}, in the user's folder?"
+            return f"Did you mean {INSIDE}/{volume['name']}/{printable(found[0])}, in the user's folder?"
     return None

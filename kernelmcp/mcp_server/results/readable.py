@@ -18,10 +18,14 @@ MAX_HTML_CHARS = 20_000
 MAX_FORM_CHARS = 2_000
 # Text forms without information: <IPython.core.display.HTML object>, <Figure object at 0x7f>, <Styler at 0x1>.
 _NOTHING = re.compile(r"<[\w.]{1,200}(?: object| at 0x[0-9a-f]{1,20}| object at 0x[0-9a-f]{1,20})>")
-# A comment, which without its end is the rest of the document; or a tag, its slash and its name; a declaration has no
-# name. Each attempt to find a tag ends at the next angle bracket.
-_TAG = re.compile(r"<!--(?s:.*?-->|.*)|<(?:(/?)([a-zA-Z][a-zA-Z0-9]{0,20})|[!?])[^<>]*>")
-_UNSEEN = frozenset({"script", "style", "head", "template", "noscript"})
+# A comment, a script or a style, which without its end is the rest of the document; or a tag, its slash and its name; a
+# declaration has no name. Each attempt to find a tag ends at the next angle bracket.
+_TAG = re.compile(
+    r"<!--(?s:.*?-->|.*)"
+    r"|<(?P<raw>(?i:script|style))(?=[\s/>])[^<>]*>(?si:.*?</(?P=raw)(?=[\s/>])[^<>]*>|.*)"
+    r"|<(?:(?P<slash>/?)(?P<name>[a-zA-Z][a-zA-Z0-9]{0,20})|[!?])[^<>]*>"
+)
+_UNSEEN = frozenset({"head", "template", "noscript"})
 # The part before the table itself.
 _MAX_STYLE_CHARS = 1_000
 _BREAKS = frozenset({"p", "div", "br", "tr", "li", "table", "ul", "ol", "pre", "h1", "h2", "h3", "h4", "h5", "h6"})
@@ -63,22 +67,22 @@ def text_of_html(document: str) -> str:
     pieces: list[str] = []
     position = unseen = 0
     keeps_lines = False
-    for tag in _TAG.finditer(document):
+    for tag in (*_TAG.finditer(document), None):
         if not unseen:
-            text = document[position : tag.start()]
+            text = document[position : tag.start() if tag else None]
             pieces.append(text if keeps_lines else text.replace("\n", " "))
+        if tag is None:
+            break
         position = tag.end()
-        name = (tag[2] or "").lower()
+        name = (tag["name"] or "").lower()
         if name in _UNSEEN:
-            unseen = max(0, unseen - 1) if tag[1] else unseen + 1
-        elif name in _BREAKS and not tag[1]:
+            unseen = max(0, unseen - 1) if tag["slash"] else unseen + 1
+        elif name in _BREAKS and not tag["slash"]:
             pieces.append("\n")
-        elif name in _CELLS and not tag[1]:
+        elif name in _CELLS and not tag["slash"]:
             pieces.append(" | ")
         if name == "pre":
-            keeps_lines = not tag[1]
-    if not unseen:
-        pieces.append(document[position:].replace("\n", " "))
+            keeps_lines = not tag["slash"]
     lines = (" ".join(line.split()).strip("| ") for line in html.unescape("".join(pieces)).split("\n"))
     return _cut("\n".join(filter(None, lines)))
 

@@ -25,6 +25,7 @@ Encoding = Literal["text", "base64"]
 MAX_PICTURE_CHARS = 800_000
 # As programs break base64 into lines.
 _NO_BLANKS = dict.fromkeys(map(ord, string.whitespace))
+MAX_BEFORE_BYTES = UTF8_MAX_BYTES - 1
 # What holds the end of a character, and the next one.
 MIN_TEXT_BYTES = 2 * UTF8_MAX_BYTES - 1
 # The bytes of UTF-8 that no character begins with.
@@ -72,11 +73,11 @@ class Content:
     end: int
 
 
-def to_content(data: bytes, limit: int, encoding: Encoding | None, path: str, *, is_beginning: bool) -> Content:
-    """The content of the first `limit` bytes, or of one character if that has more. Raises InvalidArgument."""
+def to_content(data: bytes, limit: int, encoding: Encoding | None, path: str, before: bytes) -> Content:
+    """The content of the first `limit` bytes, or of one character if that has more. `before`: the bytes in front of
+    them, `MAX_BEFORE_BYTES` if there are so many. Raises InvalidArgument."""
     if encoding != "base64":
-        before = data[: UTF8_MAX_BYTES - 1]
-        start = 0 if is_beginning else len(before) - len(before.lstrip(_LATER_BYTES))
+        start = _begun_before(before, data)
         text = _whole_characters(data[start:limit])
         if text == "":
             text = _whole_characters(data[start : start + UTF8_MAX_BYTES])
@@ -86,6 +87,20 @@ def to_content(data: bytes, limit: int, encoding: Encoding | None, path: str, *,
             raise InvalidArgument(f"{path!r} is not UTF-8 text", 'Use encoding "base64".', argument="encoding")
     data = data[:limit]
     return Content(base64.b64encode(data).decode(), "base64", 0, len(data))
+
+
+def _begun_before(before: bytes, data: bytes) -> int:
+    """How many bytes of `data` are the end of a character that begins in `before`."""
+    first = data[:MAX_BEFORE_BYTES]
+    end = first[: len(first) - len(first.lstrip(_LATER_BYTES))]
+    return len(end) if any(_is_character(before[at:] + end) for at in range(len(before))) else 0
+
+
+def _is_character(data: bytes) -> bool:
+    try:
+        return len(data.decode()) == 1
+    except UnicodeDecodeError:
+        return False
 
 
 def _whole_characters(data: bytes) -> str | None:

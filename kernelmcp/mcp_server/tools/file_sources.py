@@ -63,8 +63,17 @@ class FileSources:
                 return self._file(unquote(inner, errors="surrogateescape"), caller, unquote(named))
         if path.startswith(SCHEME):
             return await self._resource(path, caller, session_id, ctx)
-        await self._check_inside(path, caller)
+        if not is_elsewhere(path) or not await self._has(path, caller, session_id):
+            await self._check_inside(path, caller)
         return self._file(path, caller, session_id)
+
+    async def _has(self, path: str, caller: Caller, session_id: str | None) -> bool:
+        """Whether the workspace has a file of a strange name, which a cell can give it."""
+        try:
+            await self._file(path, caller, session_id).read(0, 0)
+        except ServerError:
+            return False
+        return True
 
     async def _check_inside(self, path: str, caller: Caller) -> None:
         """Raises InvalidArgument for a path that only a user's machine can have."""

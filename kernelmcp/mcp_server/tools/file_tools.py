@@ -26,6 +26,7 @@ from kernelmcp.mcp_server.results.printed import is_seen, shown
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SameSession
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.mcp_server.tools.file_contents import (
+    MAX_BEFORE_BYTES,
     MIN_TEXT_BYTES,
     Encoding,
     about,
@@ -82,12 +83,13 @@ class FileTools:
 
         caller = self._caller(ctx)
         source = await self._sources.find(path, caller, session_id, ctx)
-        piece = await source.read(offset, max(limit, MIN_TEXT_BYTES))
+        before = min(offset, MAX_BEFORE_BYTES)
+        piece = await source.read(offset - before, before + max(limit, MIN_TEXT_BYTES))
         if encoding is None and offset == 0 and headers.is_begun(piece.data):
             whole = await source.read(0, headers.MAX_FILE_BYTES)
             if (shown := await picture_result(source.session_id, path, whole)) is not None:
                 return shown
-        content = to_content(piece.data, limit, encoding, path, is_beginning=offset == 0)
+        content = to_content(piece.data[before:], limit, encoding, path, piece.data[:before])
         start, end = offset + content.start, offset + content.end
         truncated = end < piece.size
         result: schemas.ReadResult = {

@@ -38,9 +38,9 @@ MAX_REQUIREMENTS = 200
 # A name, perhaps with extras, versions and a marker; no braces or dollars, which IPython would expand.
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-\[\], <>=!~;*+()'\"]{0,499}")
 # What a model may write before the names.
-_COMMAND = re.compile(r"[%!]?\s*(?:python3?\s+-m\s+)?(?:uv\s+)?pip3?\s+install\s+")
+_COMMAND = re.compile(r"(?:[%!] ?)?(?:python3? -m )?(?:uv |micro)?pip3? install(?: |$)")
 # Between two requirements, and not between the versions of one.
-_BETWEEN = re.compile(r"(?:\s*,\s*|\s+)(?=[A-Za-z])")
+_BETWEEN = re.compile(r"(?: ?, ?| )(?=[A-Za-z])")
 
 
 class PackageTools:
@@ -96,12 +96,12 @@ def _checked(names: list[str]) -> list[str]:
             f"Name 1 to {MAX_REQUIREMENTS} packages.",
             argument="package_name",
         )
-    plain = [_COMMAND.sub("", name.strip()) for name in names]
-    for name in plain:
-        if _is_requirement(name):
+    plain = list(map(_without_command, names))
+    for name, requirement in zip(names, plain, strict=True):
+        if _is_requirement(requirement):
             continue
-        parts = _several(name)
-        if parts and len(parts) <= MAX_REQUIREMENTS and all(map(_is_requirement, parts)):
+        parts = _several(requirement)
+        if "install" not in parts and 0 < len(parts) <= MAX_REQUIREMENTS and all(map(_is_requirement, parts)):
             raise InvalidArgument(
                 f"{name[:100]!r} names {counted(len(parts), 'package')}",
                 f"Pass a list of requirements: {json.dumps(parts)[:1000]}.",
@@ -113,6 +113,12 @@ def _checked(names: list[str]) -> list[str]:
             argument="package_name",
         )
     return plain
+
+
+def _without_command(text: str) -> str:
+    text = " ".join(text.split())
+    command = _COMMAND.match(text)
+    return text[command.end() :] if command else text
 
 
 def _is_requirement(text: str) -> bool:
