@@ -93,7 +93,11 @@ def main(config_file: Path | None = None, policy_file: Path | None = None, *, as
 
 def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Report:
     """Examine the installation. With `wrong` settings no server starts, so no kernel is tried, except to report missing
-    layers."""
+    layers. Raises `ConfigurationError` if there is no home to report."""
+    try:
+        home = settings.home
+    except ConfigurationError as exc:
+        raise wrong or exc from exc
     report = Report()
     missing = wrong if isinstance(wrong, LayersMissing) else None
     if wrong is not None and missing is None:
@@ -103,7 +107,7 @@ def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Repo
     _look_at_kernelspec(report, settings)
     report.boot_image = {"state": "unknown: no kernel was started"}
     report.files = {
-        "home": str(settings.home),
+        "home": str(home),
         "runtime": None,
         "config_files": [],
         "config_places": [],
@@ -119,7 +123,7 @@ def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Repo
                 f"a kernel took more than {DEADLINE_SECONDS:.0f} s", "Run doctor again when the machine is less busy"
             )
         except OSError as exc:
-            what = f"{exc.filename or settings.home}: {exc.strerror or exc}"
+            what = f"{exc.filename or home}: {exc.strerror or exc}"
             report.fail(f"no kernel can be started here: {what}", HOME_ADVICE)
     _check_required(report, settings)
     if missing is not None and report.ok:

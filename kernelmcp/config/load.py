@@ -19,6 +19,7 @@ from kernelmcp.config import variables
 from kernelmcp.config.models import Values
 from kernelmcp.config.settings import Place, Settings, home_directory
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.process_start import NO_HOME
 
 # Reading a file of this size takes 0.2 s, for which every client of a running server waits.
 MAX_FILE_BYTES = 256 * 1024
@@ -85,7 +86,10 @@ def find(
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Sources:
     """Find the sources of the settings; reads nothing yet."""
-    home = home_directory(variables.without_quotes(environ.get("KERNELMCP_SERVER__HOME", "")), environ)
+    try:
+        home = home_directory(variables.without_quotes(environ.get("KERNELMCP_SERVER__HOME", "")), environ)
+    except ConfigurationError:  # a named file may have one; otherwise `Settings.home` raises it
+        home = Path(NO_HOME)
     return Sources(
         _place(config_file or environ.get("KERNELMCP_CONFIG_FILE"), home / CONFIG_NAME),
         _place(policy_file or environ.get("KERNELMCP_POLICY_FILE"), home / POLICY_NAME),

@@ -126,6 +126,11 @@ def home_directory(configured: Path | str | None, environ: Mapping[str, str] = o
         found = os.path.expanduser(home or platformdirs.user_data_dir("kernelmcp", appauthor=False))
     except RuntimeError:  # inside another program
         found = NO_HOME
+    if found.startswith("~") and (user := Path(found).parts[0].removeprefix("~")):
+        raise ConfigurationError(
+            f"KERNELMCP_HOME: {found}: there is no user {user!r} with a home directory",
+            "Set it to the path of a folder for the server's data.",
+        )
     if found.startswith("~") or Path(found).is_relative_to(NO_HOME):
         raise ConfigurationError(
             "this user has no home directory", "Set KERNELMCP_HOME to the path of a folder for the server's data."

@@ -36,6 +36,8 @@ MAX_ANSWER_BYTES = 4096
 # After a failure kernels are started for so long, and for twice as long after each further one: some pass, and where
 # forks do not work, each attempt costs a kernel's start.
 RETRY_SECONDS, MAX_RETRY_SECONDS = 300.0, 86400.0
+# So many kernels that have started as forks show that they work: the next failure is a first one again.
+ENOUGH_FORKS = 10
 # Makes room for a fork's command line.
 ROOM = "-" * 512
 log = structlog.get_logger(__name__)
@@ -126,6 +128,8 @@ class Forks:
         self._wanted_from = 0.0 if can_fork() else math.inf
         """By the monotonic clock."""
         self._retry_seconds = RETRY_SECONDS
+        self._good_forks = 0
+        """Since the last failure."""
         self._kernels = 0
         self._server: ForkServer | None = None
         self._start: asyncio.TimerHandle | None = None
@@ -139,9 +143,14 @@ class Forks:
             self._withheld = names
             self._end()
 
-    def kernel_started(self, environment: Mapping[str, str], withheld: frozenset[str]) -> None:
+    def kernel_started(
+        self, environment: Mapping[str, str], withheld: frozenset[str], *, is_forked: bool = False
+    ) -> None:
         """There is one more kernel, with this environment."""
         self._kernels += 1
+        self._good_forks += is_forked
+        if self._good_forks >= ENOUGH_FORKS:
+            self._retry_seconds = RETRY_SECONDS
         if self._is_due(withheld) and self._start is None:
             loop = asyncio.get_running_loop()
             self._start = loop.call_later(PAUSE_SECONDS, self._start_server, environment, withheld)
@@ -207,12 +216,16 @@ class Forks:
                     server.wire.close()
 
     def give_up(self, error: Exception) -> None:
-        """Start kernels without a fork server for some time."""
+        """Start kernels without a fork server for some time. What fails meanwhile had begun before: it has the same
+        cause."""
+        if time.monotonic() < self._wanted_from:
+            return
         status = self._end()
         reason = str(error) or type(error).__name__
         log.warning("kernel processes are started, not forked: the fork server failed", error=reason, status=status)
         self._wanted_from = time.monotonic() + self._retry_seconds
         self._retry_seconds = min(2 * self._retry_seconds, MAX_RETRY_SECONDS)
+        self._good_forks = 0
 
     async def close(self) -> None:
         """End the fork server. Kernels stay."""

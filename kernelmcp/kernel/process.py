@@ -115,7 +115,7 @@ async def run_kernel(
             started = True
             task_status.started(kernel)
             if forks is not None:
-                forks.kernel_started(launch.environment(), launch.withheld)
+                forks.kernel_started(launch.environment(), launch.withheld, is_forked=kernel.is_forked)
             await kernel.ended.wait()
             tg.cancel_scope.cancel()
     except Exception as exc:

@@ -232,10 +232,9 @@ class Registry:
             found = session.executions.get(execution_id)
             if found is not None and not (self.fleet is not None and session.life.is_ending):
                 return found
-        find = self.stored.find_execution
+        find, fleet = self.stored.find_execution, self.fleet
         past = await anyio.to_thread.run_sync(find, caller, execution_id)
         end, seen = time.monotonic() + wait_seconds, NO_FILE
-        fleet = self.fleet
         while isinstance(past, Record) and fleet is not None and await fleet.owner_of(past.principal, past.session_id):
             if time.monotonic() >= end:
                 running = await anyio.to_thread.run_sync(self.stored.find_running, past, execution_id)
@@ -289,7 +288,7 @@ class Registry:
     async def _make_room(self, caller: Caller, longest_idle: Session, kept: set[Session]) -> None:
         """End this session, or add it to `kept` if it goes on until its variables can be saved (a full disk). After
         some of these, one of the caller's own loses them. Raises `ResourceLimitExceeded`: there is none."""
-        must_end = longest_idle in kept or len(kept) == ATTEMPTS
+        must_end = longest_idle in kept or len(kept) >= ATTEMPTS
         if must_end:
             own = [session for session in self.all(caller) if session.is_idle and session.kernel is not None]
             if not own:
@@ -297,8 +296,11 @@ class Registry:
             longest_idle = min(own, key=lambda session: session.last_used)
         log.info("stopping the longest idle session to make room", session=longest_idle.id)
         await longest_idle.stop_if_idle(must_end=must_end)
-        if longest_idle.kernel is not None:
-            kept.add(longest_idle)
+        if longest_idle.kernel is not None and longest_idle.is_idle:
+            if longest_idle.queue.binding.variables.saved.has_no_room:
+                kept.add(longest_idle)
+            else:  # its kernel is at work for a client that nobody knows
+                await longest_idle.stop_if_idle(must_end=True)
 
     async def _make_room_kept(self, caller: Caller, longest_idle: Session, *, spared: Session | None = None) -> None:
         """Make room for a fork or a return, which fails if the variables of that session cannot be saved: it is not
@@ -350,8 +352,7 @@ class Registry:
             # entry in `_sessions`: a beat in between would not look at this session.
             has_old = epochs.revoke(directory) or place != directory
             if has_old:
-                tidy = partial(_delete_old, place)
-                background.start(self._tasks, "deleting epochs", lambda: anyio.to_thread.run_sync(tidy))
+                background.start(self._tasks, "deleting epochs", lambda: anyio.to_thread.run_sync(_delete_old, place))
             if epochs.is_superseded(place):
                 raise SessionInUse(f"another server has just taken over session {record.session_id!r}", "Call again.")
             # Read it again: another server may have moved or deleted the files before it released the lock.
@@ -387,8 +388,7 @@ class Registry:
     def give_up(self, session: Session) -> None:
         if not session.life.is_ending:
             session.life.note(Event.DESTROY)
-            taken = partial(self._destroy, session, is_taken=True)
-            background.start(self._tasks, "giving up a session", taken)
+            background.start(self._tasks, "giving up a session", partial(self._destroy, session, is_taken=True))
 
     async def destroy(self, session: Session) -> None:
         """Delete a session and all its data, even if the caller stops waiting. Raises `StorageFailed`."""

@@ -52,3 +52,25 @@ async def test_on_a_full_disk_only_the_callers_own_variables_make_room(
             await (await registry.find_or_create(CALLER, "newer"))[0].submit("1").done.wait()
             assert sessions[0].kernel is None
             assert len(saves) < held
+
+
+async def test_a_session_that_is_merely_busy_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel works for another client. On a disk with room, no other session loses anything for it."""
+
+    async def save_state(kernel: FakeKernel, file: Path, *_: object) -> dict[str, Any]:
+        if kernel is not savable:
+            raise StateNotSaved(["the kernel is busy"], is_busy=True)
+        await anyio.Path(file).write_bytes(b"state")
+        how = {"image": "", "mounts": [], "execution_count": 1, "others": []}
+        return {"content": {"status": "ok", "bytes": len(b"state"), **how}}
+
+    monkeypatch.setattr(FakeKernel, "save_state", save_state, raising=False)
+    sections = {"automatic_checkpoints": 0, "hibernate": True, "max_sessions": 2}
+    with anyio.fail_after(20):
+        async with opened(settings_of(tmp_path, sessions=sections)) as (registry, _):
+            sessions = [(await registry.find_or_create(CALLER, f"s{number}"))[0] for number in range(2)]
+            for session in sessions:
+                await session.submit("1").done.wait()
+            savable = cast("FakeKernel", sessions[1].kernel)
+            await registry.find_or_create(OTHER, "theirs")
+            assert [session.kernel is None for session in sessions] == [True, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import pwd
 from pathlib import Path
 
@@ -56,9 +57,27 @@ def test_a_user_without_a_home_is_told_to_name_one(
     if home is not None:
         monkeypatch.setenv("KERNELMCP_HOME", home)
     with pytest.raises(ConfigurationError, match="no home directory"):  # inside another program
-        load()
+        load().home  # noqa: B018
     assert cli.main(["doctor"]) == cli.EXIT_CONFIGURATION
     assert "Set KERNELMCP_HOME" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_has_the_one_of_a_named_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", "/nonexistent")
+    (tmp_path / "mcp.toml").write_text(f"server.home = {json.dumps(str(tmp_path / 'home'))}")
+    assert load(tmp_path / "mcp.toml").home == tmp_path / "home"
+    (tmp_path / "mcp.toml").write_text("server.hom = 1")
+    assert cli.main(["doctor", "--config", str(tmp_path / "mcp.toml")]) == cli.EXIT_CONFIGURATION
+    assert "server.hom: there is no such setting" in capsys.readouterr().err
+
+
+def test_the_home_of_a_user_who_is_not_there_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", "~bob_not_here/x")
+    with pytest.raises(ConfigurationError, match=r"^KERNELMCP_HOME: ~bob_not_here/x: there is no user 'bob_not_here'"):
+        load().home  # noqa: B018
 
 
 @pytest.mark.usefixtures("homeless")

@@ -235,6 +235,41 @@ async def test_connections_of_one_server_renew_its_login_once(
             assert servers.used == ["r0", "r1", "r2"]
 
 
+NEWER = {"access_token": "a1", "token_type": "Bearer", "refresh_token": "renew"}
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+@pytest.mark.parametrize(
+    "then",
+    [None, {"url": f"{HERE}/other", "tokens": NEWER}, {"url": URL, "tokens": NEWER, "client": {"client_id": "d"}}],
+    ids=["removed", "another address", "a new login"],
+)
+async def test_a_renewal_writes_nothing_over_what_a_person_has_done_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: dict[str, Any] | None, is_opened: bool
+) -> None:
+    servers, rules = Rotating(), AddressRules(URL, allow_private=True)
+    monkeypatch.setattr(oauth, "BoundedTransport", lambda _: httpx2.MockTransport(servers))
+    logins = Logins(tmp_path)
+    file = logins.file("one")
+    file.parent.mkdir()
+    tokens = {"access_token": "a0", "token_type": "Bearer", "refresh_token": "r0"}
+    client = {"client_id": "c", "redirect_uris": [HERE]}
+    file.write_text(json.dumps({"url": URL, "tokens": tokens, "client": client, "expires_at": 1}))
+    auth = logins.authorize("one", rules, {})
+    async with httpx2.AsyncClient(auth=auth, transport=httpx2.MockTransport(servers)) as opened:
+        call = asyncio.create_task(opened.get(URL))
+        await servers.asked.wait()
+        file.unlink()
+        if then is not None:
+            replace_text(file, json.dumps(then))
+        if is_opened:
+            logins.authorize("one", rules, {})  # for another connection, which reads the file
+        servers.goes_on.set()
+        await asyncio.wait([call])
+    assert isinstance(call.exception(), login_file.LoginNeeded) == (then is None or then["url"] != URL)
+    assert (json.loads(file.read_text()) if file.exists() else None) == then
+
+
 async def test_a_login_that_a_person_has_removed_is_used_for_no_new_connection(tmp_path: Path) -> None:
     logins, rules = Logins(tmp_path), AddressRules(URL, allow_private=True)
     logins.file("one").parent.mkdir()

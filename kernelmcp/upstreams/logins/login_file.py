@@ -55,6 +55,11 @@ class LoginFile:
     def is_empty(self) -> bool:
         return "tokens" not in self._said
 
+    def has(self, tokens: OAuthToken | None) -> bool:
+        """Whether it is still the login that these tokens were renewed with."""
+        found = self._get(OAuthToken, "tokens")
+        return found is not None and tokens is not None and found.refresh_token == tokens.refresh_token
+
     @property
     def name(self) -> str:
         return self._file.stem
@@ -124,6 +129,7 @@ class LoginFile:
         self._said |= {
             "url": self._url,
             "tokens": _dumped(tokens),
+            "client": _dumped(context.client_info),
             "expires_at": context.token_expiry_time,
             "metadata": _dumped(context.oauth_metadata),
             "resource": _dumped(context.protected_resource_metadata),

@@ -206,6 +206,10 @@ class _KeptLogin(httpx2.Auth):
                 if found is not None and found.access_token != used and self._context.is_token_valid():
                     return
                 tokens = await self._ask(self._request())
+                await anyio.to_thread.run_sync(self._store.read)
+                if not self._store.has(found):  # a person, who needs no lock, has replaced or removed it
+                    self._store.fill(self._context)
+                    return
                 self._context.current_tokens = tokens
                 self._context.update_token_expiry(tokens)
                 try:
