@@ -30,6 +30,9 @@ _COLLECT_CHARS = 64 * 1024
 # Characters of one message. A guest may send all its text in one frame, but a client should read it in pieces.
 _MESSAGE_CHARS = 1024 * 1024
 
+# Binary buffers of one comm message: each is a part of its own for ZMQ. A plot has two for each of its lines.
+MAX_BUFFERS = 1000
+
 # The most files that one cell reports as changed, and the longest path (the host's PATH_MAX).
 MAX_FILES = 1000
 MAX_PATH_CHARS = 4096
@@ -232,10 +235,15 @@ class OutputForwarder:
 
     def _comm(self, cell: Cell, frame: Frame) -> None:
         content, metadata = frame.content.get("comm"), frame.content.get("metadata")
-        buffers = _decoded(frame.content.get("buffers"))
-        if isinstance(content, dict) and isinstance(metadata, dict) and self._may_send(cell, frame.size):
+        buffers = frame.content.get("buffers", [])
+        if not (isinstance(content, dict) and isinstance(metadata, dict) and isinstance(buffers, list)):
+            return
+        encoded = cast("list[Any]", buffers)
+        if len(encoded) > MAX_BUFFERS:
+            self._drop(cell, _OVER_LIMIT)
+        elif self._may_send(cell, frame.size) and (decoded := _decoded(encoded)) is not None:
             told = cast("dict[str, Any]", content), cast("dict[str, Any]", metadata)
-            self._publish(frame.type, *told, cell.parent, *buffers)
+            self._publish(frame.type, *told, cell.parent, *decoded)
 
 
 def _keep(cells: OrderedDict[str, Cell], request_id: str, cell: Cell) -> None:
@@ -244,13 +252,12 @@ def _keep(cells: OrderedDict[str, Cell], request_id: str, cell: Cell) -> None:
         cells.popitem(last=False)
 
 
-def _decoded(buffers: Any) -> list[bytes]:
-    """A guest's buffers, which are in base64."""
-    encoded = cast("list[Any]", buffers) if isinstance(buffers, list) else []
+def _decoded(buffers: list[Any]) -> list[bytes] | None:
+    """A guest's buffers, or None if one of them is not base64."""
     try:
-        return [b64decode(each) for each in encoded if isinstance(each, str)]
-    except ValueError:
-        return []
+        return [b64decode(each) for each in buffers]
+    except (TypeError, ValueError):
+        return None
 
 
 def _is_bundle(content: dict[str, Any]) -> bool:
