@@ -14,6 +14,10 @@ from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES
 
 # Messages handled before other tasks get a turn: 100,000 outputs must not block other sessions.
 MESSAGES_PER_TURN = 100
+# Parts of one message: a kernel's own has far fewer (iopub.MAX_BUFFERS). A million would block for a second.
+MAX_PARTS = 2000
+# Only messages with fewer are small.
+_MANY_PARTS = 100
 # As numbers: pyzmq's own are enumerations, whose every `|` and `&` makes another one.
 _AT_ONCE, _MORE, _READABLE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE), int(zmq.POLLIN)
 
@@ -30,7 +34,7 @@ class KernelSocket:
         self._handle = handle
         self._loop = asyncio.get_running_loop()
         self._broken: asyncio.Future[None] | None = None
-        self._is_due = self._is_closed = False
+        self._is_due = self._is_closed = self._is_in_rest = False
 
     async def read(self) -> None:
         """Handle its messages, until this is cancelled. Raises `zmq.ZMQError` if it cannot be read or is closed."""
@@ -77,31 +81,36 @@ class KernelSocket:
                 return
             try:
                 # No variable holds a part of a message while the next one is awaited.
-                size = self._take(self._next())
+                is_small = self._take(self._next())
             except zmq.Again:
                 return
             except Exception as error:  # noqa: BLE001  # a socket that nobody reads any more would be a silent one
                 if not reader.done():
                     reader.set_exception(error)
                 return
-            if size > SMALL_MESSAGE_BYTES:
+            if not is_small:
                 break
         self._read_on()
 
     def _next(self) -> list[bytes]:
-        """Receive a message; all its frames come together. Raises `zmq.Again` if there is none."""
+        """Receive a message; all its frames come together. Returns nothing for a piece of one with too many. Raises
+        `zmq.Again` if there is none."""
         frames: list[bytes] = []
-        has_more = True
-        while has_more:
+        while len(frames) < MAX_PARTS:
             frame = self._socket.recv(_AT_ONCE, copy=False)
             frames.append(frame.bytes)
-            has_more = frame.more
-        return frames
+            if not frame.more:
+                is_rest, self._is_in_rest = self._is_in_rest, False
+                return [] if is_rest else frames
+        self._is_in_rest = True
+        return []
 
-    def _take(self, frames: list[bytes]) -> int:
-        size = sum(map(len, frames))
-        self._handle(frames)
-        return size
+    def _take(self, frames: list[bytes]) -> bool:
+        """Handle a message; return whether it was a small one, after which the next may follow at once."""
+        is_small = 0 < len(frames) < _MANY_PARTS and sum(map(len, frames)) <= SMALL_MESSAGE_BYTES
+        if frames:
+            self._handle(frames)
+        return is_small
 
     def _stop(self) -> None:
         if self._broken is not None:

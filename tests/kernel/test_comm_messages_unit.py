@@ -1,5 +1,7 @@
 """Comm messages that arrive while another request is handled: what the kernel's clients are told of both."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -97,17 +99,21 @@ class Driven:
         made = cast(Any, self.kernel)
         made.iopub_socket, made.shell_stream = self.iopub, self.shell
         made._guests = cast(Guests, SimpleNamespace(main=self.guest))
-        made._forwarder = OutputForwarder(lambda *_: None, cast(Backlog, SimpleNamespace(is_stalled=False)))
+        self.told: list[tuple[str, str]] = []
+        made._forwarder = OutputForwarder(
+            lambda _, content, metadata, parent: self.told.append((parent["header"]["msg_id"], content["text"])),
+            cast(Backlog, SimpleNamespace(is_stalled=False)),
+        )
         made._loop = asyncio.get_running_loop()
         self._client = Session(key=KEY)
         self._context = copy_context()  # one for all requests, as ShellStream has it
         self._handling: list[asyncio.Task[None]] = []
 
-    async def send(self, kind: str, name: str, content: dict[str, Any], **header: Any) -> None:
+    async def send(self, kind: str, name: str, content: dict[str, Any], *buffers: bytes, **header: Any) -> None:
         """Send a message with this id, and let the kernel do what it can do then."""
         message = self._client.msg(kind, content)
         message["header"] |= {"msg_id": name, "subshell_id": None, **header}
-        parts = [zmq.Frame(part) for part in self._client.serialize(message, ident=b"client")]
+        parts = [zmq.Frame(part) for part in [*self._client.serialize(message, ident=b"client"), *buffers]]
         handled: Coroutine[Any, Any, None] = self.kernel.shell_main(None, parts)
         self._handling.append(asyncio.get_running_loop().create_task(handled, context=self._context))
         await anyio.wait_all_tasks_blocked()
@@ -115,8 +121,14 @@ class Driven:
     async def cell(self, name: str) -> None:
         await self.send("execute_request", name, {"code": name})
 
-    async def comm(self, name: str, **data: str) -> None:
-        await self.send("comm_msg", name, {"comm_id": "c", "data": data})
+    async def comm(self, name: str, *buffers: bytes, **data: str) -> None:
+        await self.send("comm_msg", name, {"comm_id": "c", "data": data}, *buffers)
+
+    def handled(self, name: str) -> None:
+        """The guest tells that it has handled a message."""
+        (request_id,) = [each["id"] for each in self.guest.notified if each["parent"]["msg_id"] == name]
+        if (cell := self.kernel._forwarder.open_comm_of(request_id)) is not None:
+            self.kernel.comm_handled(cell)
 
     async def do(self, action: Callable[[], object]) -> None:
         action()
@@ -163,6 +175,7 @@ async def test_a_widget_hears_that_its_message_was_handled_beside_a_cell_and_the
     await driven.do(driven.guest.is_there.set)
     await driven.comm("too large", text="x" * MAX_FRAME_BYTES)
     assert driven.iopub.statuses("too large") == ["idle"], "it never comes to the guest"
+    assert [name for name, text in driven.told if "was not passed on" in text] == ["too large"]
     await driven.comm("noticed")
     assert driven.iopub.statuses("noticed") == [], "the guest tells when it has been handled"
     assert driven.iopub.statuses("cell") == ["busy", "busy"]
@@ -179,9 +192,68 @@ async def test_a_request_to_a_subshell_is_refused_at_once_and_has_its_idle() -> 
     await driven.cell("cell")
     await driven.send("execute_request", "aside", {"code": "aside"}, subshell_id="another")
     assert driven.iopub.statuses("aside") == ["busy", "idle"]
+    assert driven.iopub.statuses("cell") == ["busy", "busy"], "clients show the newest status"
     ((kind, _, content),) = driven.shell.messages
     assert (kind, content["status"], content["ename"]) == ("execute_reply", "error", "NotImplementedError")
     await driven.do(driven.guest.is_there.set)
     await driven.do(lambda: driven.guest.end("cell"))
     await driven.finish()
-    assert driven.iopub.statuses("cell") == ["busy", "idle"]
+    assert driven.iopub.statuses("cell") == ["busy", "busy", "idle"]
+
+
+async def beside_a_cell() -> Driven:
+    driven = Driven()
+    await driven.cell("cell")
+    await driven.do(driven.guest.is_there.set)
+    return driven
+
+
+async def end(driven: Driven) -> None:
+    await driven.do(lambda: driven.guest.end("cell"))
+    await driven.finish()
+
+
+async def test_an_upload_that_is_too_large_is_refused_before_it_is_encoded_and_its_user_is_told() -> None:
+    driven = await beside_a_cell()
+    await driven.comm("upload", bytes(MAX_FRAME_BYTES // 4 * 3 + 1))
+    assert driven.guest.notified == []
+    assert driven.told == [
+        ("upload", "[kernelmcp] this message of 49 MB is larger than the 48 MB that a widget may send\n")
+    ]
+    assert driven.iopub.statuses("upload") == ["idle"]
+    await end(driven)
+
+
+async def test_what_a_widget_has_sent_is_not_kept_for_its_late_output() -> None:
+    driven = await beside_a_cell()
+    await driven.comm("upload", b"x" * 10, text="y")
+    (sent,) = driven.guest.notified
+    assert (sent["buffers"], sent["content"]["data"]) == (["eHh4eHh4eHh4eA=="], {"text": "y"})
+    kept = driven.kernel._forwarder.open_comm_of(sent["id"])
+    assert kept is not None
+    assert (kept.parent["content"], kept.parent["buffers"]) == ({}, [])
+    await end(driven)
+
+
+async def test_every_message_beside_a_cell_has_its_idle_also_the_one_given_up_because_too_many_wait() -> None:
+    driven = await beside_a_cell()
+    names = [f"comm{number}" for number in range(1001)]
+    for name in names:
+        await driven.comm(name)
+    assert [name for name in names if driven.iopub.statuses(name)] == ["comm0"]
+    for name in names:
+        driven.handled(name)
+    assert all(driven.iopub.statuses(name) == ["idle"] for name in names)
+    await end(driven)
+
+
+async def test_of_messages_that_were_handled_the_newest_are_kept_for_their_late_output() -> None:
+    driven = await beside_a_cell()
+    await driven.comm("waits")
+    for number in range(100):
+        await driven.comm(f"comm{number}")
+        driven.handled(f"comm{number}")
+    assert len(driven.kernel._forwarder._comms) == 64
+    driven.handled("waits")
+    assert driven.iopub.statuses("waits") == ["idle"]
+    await end(driven)

@@ -12,7 +12,7 @@ from kernelmcp_kernel.guests.cell_requests import Cell, Request
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
 from kernelmcp_kernel.jupyter.channels.backlog import MAX_BYTES, Backlog, Iopub
-from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+from kernelmcp_kernel.jupyter.iopub import MAX_BUFFERS, OutputForwarder
 from kernelmcp_kernel.jupyter.reports import Report
 from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
 
@@ -180,3 +180,29 @@ def test_text_comes_before_the_question_that_it_explains() -> None:
 
     assert asyncio.run(run()) == "2"
     assert sent == ["stream", "input_request"]
+
+
+def test_a_comm_message_with_too_many_buffers_or_a_bad_one_is_not_sent() -> None:
+    sent: list[tuple[bytes, ...]] = []
+
+    def publish(kind: str, content: Any, metadata: Any, parent: Any, *buffers: bytes) -> None:
+        sent.append(buffers)
+
+    forwarder = OutputForwarder(publish, cast(Backlog, SimpleNamespace(is_stalled=False)))
+    cell = Cell({})
+    for buffers in ([""] * MAX_BUFFERS, [""] * (MAX_BUFFERS + 1), ["AAA"], ["AA==", 1], "AA==", ["AA==", "AQ=="]):
+        forwarder.output(Frame("comm_msg", "", {"comm": {}, "metadata": {}, "buffers": buffers}, 100), cell)
+    assert sent == [(b"",) * MAX_BUFFERS, (b"\0", b"\1")]
+    assert list(cell.dropped.values()) == [1]
+
+
+def test_parts_without_bytes_count_in_the_backlog() -> None:
+    async def run() -> None:
+        sockets = SimpleNamespace(socket=None, schedule=lambda _: None)
+        paused: list[bool] = []
+        backlog = Backlog(cast(Iopub, sockets), paused.append)
+        for _ in range(1000):
+            backlog.send([b""] * 1000)
+        assert True in paused
+
+    asyncio.run(run())

@@ -168,3 +168,19 @@ def test_a_cell_that_is_interrupted_while_it_waits_for_its_turn_does_not_run(mon
         assert await another == {"status": "ok"}
 
     with_supervisor(monkeypatch, use, WithImages())
+
+
+def test_a_guest_that_has_ended_is_told_nothing_beside_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(supervisor: GuestSupervisor, started: list[StandIn]) -> None:
+        guest = supervisor.guest
+        started[0].say("ready")
+        cell = asyncio.ensure_future(guest.request("execute", {}, new_request_id()))
+        while not guest.busy:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert supervisor.notify("comm_message", {}, new_request_id())
+        guest.kill("of a reason")
+        assert not supervisor.notify("comm_message", {}, new_request_id())
+        with pytest.raises(GuestDied):
+            await cell
+
+    with_supervisor(monkeypatch, use)

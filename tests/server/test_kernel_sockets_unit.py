@@ -8,7 +8,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from kernelmcp.kernel.sockets import MESSAGES_PER_TURN, KernelSocket
+from kernelmcp.kernel.sockets import MAX_PARTS, MESSAGES_PER_TURN, KernelSocket
 from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES
 
 from .support import DEADLINE
@@ -86,6 +86,16 @@ async def test_other_tasks_run_after_each_large_message() -> None:
         for _ in range(10):
             pair.kernel.send(bytes(SMALL_MESSAGE_BYTES + 1))
         await pair.until(10)
+        assert pair.turns >= 9
+
+
+async def test_other_tasks_run_between_the_parts_of_a_message_with_too_many_which_is_dropped() -> None:
+    async with a_pair() as pair:
+        pair.kernel.send_multipart([b""] * MAX_PARTS)
+        pair.kernel.send_multipart([b""] * (10 * MAX_PARTS + 1))
+        pair.kernel.send(b"next")
+        await pair.until(2)
+        assert pair.received == [[b""] * MAX_PARTS, [b"next"]]
         assert pair.turns >= 9
 
 

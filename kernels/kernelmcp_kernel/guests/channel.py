@@ -94,6 +94,13 @@ class Channel:
             return
         self._flush_outbox()
 
+    def send_aside(self, data: bytes) -> None:
+        """Like `send`, for what the guest has not asked for and reads only when it waits. Raises ValueError if too much
+        waits already: that is not the guest's fault."""
+        if len(self._outbox) + len(data) > MAX_FRAME_BYTES:
+            raise ValueError("too much waits until the running cell can read it")
+        self.send(data)
+
     def signal(self, number: int) -> None:
         """Write to the interrupt pipe, which the guest reads even when its event loop is busy."""
         with suppress(OSError):  # full: enough interrupts wait there; broken: the guest is ending

@@ -85,7 +85,7 @@ class Guest:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._number = 0
-        self._beside = 0  # operations without a reply that it has not told to be done
+        self._beside = set[str]()  # operations without a reply that it has not told to be done
         self._id = ""
         self._max_reply_bytes = 0
         self._reply: asyncio.Future[dict[str, Any]] | None = None
@@ -156,10 +156,14 @@ class Guest:
                 self.background.start(self)
 
     def notify(self, op: str, content: dict[str, Any], request_id: str) -> None:
-        """Request an operation without a reply, even during a request; it runs when that request waits."""
+        """Request an operation without a reply, even during a request; it runs when that request waits. `on_frame` gets
+        a `comm_done` once it is done, also if the guest ends before.
+
+        Raises ValueError if it is too large for a frame, or for the room that earlier ones leave.
+        """
         if self.death is None:
-            self._channel.send(encode_frame({"op": op, "id": request_id, "content": content}))
-            self._beside += 1
+            self._channel.send_aside(encode_frame({"op": op, "id": request_id, "content": content}))
+            self._beside.add(request_id)
 
     def answer(self, number: int, value: Any = None, error: str | None = None) -> None:
         """Answer a host call of the guest."""
@@ -243,7 +247,7 @@ class Guest:
         a guest that noticed it but still runs after that time is killed too.
 
         If there is none, operations without a reply that still run are ended, with the tasks that cells left behind."""
-        if not self.busy and self._beside > 0:
+        if not self.busy and self._beside:
             self.end_background()
         if not self.busy or self.death is not None:
             return
@@ -319,6 +323,9 @@ class Guest:
         for waiting in (self._reply, self._state):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(GuestDied(reason))
+        for request_id in self._beside:
+            self._on_frame(self, Frame("comm_done", request_id, {}, 0))
+        self._beside.clear()
         self.ended.set()
 
     # -- frames from the guest
@@ -342,9 +349,15 @@ class Guest:
             if frame.id == self._id:
                 self._cancel_kill()
         else:
-            self._beside -= frame.type == "comm_done"
-            self._on_frame(self, frame)
+            self._pass_on(frame)
         return self.death is None
+
+    def _pass_on(self, frame: Frame) -> None:
+        if frame.type == "comm_done":
+            if frame.id not in self._beside:
+                return
+            self._beside.remove(frame.id)
+        self._on_frame(self, frame)
 
     def _on_end(self) -> None:
         """The frames pipe has ended: the process has ended too, or is about to."""

@@ -237,8 +237,9 @@ class GuestSupervisor:
             return {"ok": True, "lost": found.get("lost"), "gone": found.get("gone")}
 
     def notify(self, op: str, content: dict[str, Any], request_id: str) -> bool:
-        """Send an operation without a reply to a busy guest. Returns False if it is idle: use `request` instead."""
-        if not self.guest.busy:
+        """Send an operation without a reply to a busy guest. Returns False if it is idle or has ended: use `request`
+        instead."""
+        if not self.guest.busy or self.guest.death is not None:
             return False
         self.guest.notify(op, content, request_id)
         return True

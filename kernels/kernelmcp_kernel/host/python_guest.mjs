@@ -208,13 +208,14 @@ function interruptAgain(isWanted = true) {
   if (isWanted) setTimeout(deliverInterrupt, AGAIN_MS);
 }
 
-/** Run what has no reply, while a request waits. @param {string} text */
-async function runBeside(text) {
+/** Run what has no reply, while a request waits. @param {string} id @param {string} text */
+async function runBeside(id, text) {
   wasUsed = true;
   try {
     await guest.notify.callPromising(text);
   } catch (error) {
     process.stderr.write(`${describe(error)}\n`);
+    emit(JSON.stringify({ type: "comm_done", id, content: {} }));
   }
 }
 
@@ -372,7 +373,7 @@ function receive(text) {
   } else if (request.op === "set_environment") {
     guest.set_environment(JSON.stringify(request.content));
   } else if (request.number === undefined) {
-    void runBeside(text);
+    void runBeside(request.id, text);
   } else {
     void run(request, text);
   }

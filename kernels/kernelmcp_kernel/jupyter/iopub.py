@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode
 from collections import OrderedDict
+from itertools import islice
 from typing import Any, Protocol, cast
 
 from kernelmcp_kernel.guests.cell_requests import Cell
@@ -30,6 +31,9 @@ _COLLECT_CHARS = 64 * 1024
 # Characters of one message. A guest may send all its text in one frame, but a client should read it in pieces.
 _MESSAGE_CHARS = 1024 * 1024
 
+# Binary buffers of one comm message: each is a part of its own for ZMQ. A plot has two for each of its lines.
+MAX_BUFFERS = 1000
+
 # The most files that one cell reports as changed, and the longest path (the host's PATH_MAX).
 MAX_FILES = 1000
 MAX_PATH_CHARS = 4096
@@ -42,6 +46,8 @@ _STALLED = "a client of this kernel reads too slowly"
 
 # Finished cells that may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64
+# Comm messages that wait for a computing cell or are handled beside it. Each moves a widget by one step.
+_COMMS_UNDER_WAY = 1000
 
 # The result of an install, for programs: {installed: [{name, version, source}], already_present: [{name, version}],
 # notes: [text]}. Only the kernel process itself sends it.
@@ -80,11 +86,19 @@ class OutputForwarder:
 
     def open(self, request_id: str, cell: Cell) -> None:
         """Start forwarding the output of a request."""
-        _keep(self._cells, request_id, cell)
+        self._cells[request_id] = cell
+        while len(self._cells) > _PARENTS_KEPT:
+            self._cells.popitem(last=False)
 
-    def open_comm(self, request_id: str, cell: Cell) -> None:
-        """Like `open`, for a comm message. These are frequent, and must not evict cells whose output may still come."""
-        _keep(self._comms, request_id, cell)
+    def open_comm(self, request_id: str, cell: Cell) -> Cell | None:
+        """Like `open`, for a comm message. These are frequent, and must not evict cells whose output may still come.
+        Returns the oldest one if too many are under way: it is given up."""
+        self._comms[request_id] = cell
+        excess = max(0, len(self._comms) - _PARENTS_KEPT)
+        finished = (each for each, kept in self._comms.items() if kept.is_finished)
+        for each in list(islice(finished, excess)):
+            del self._comms[each]
+        return self._comms.popitem(last=False)[1] if len(self._comms) > _COMMS_UNDER_WAY else None
 
     def open_comm_of(self, request_id: str) -> Cell | None:
         """The comm message of a request, until its output is finished."""
@@ -232,25 +246,23 @@ class OutputForwarder:
 
     def _comm(self, cell: Cell, frame: Frame) -> None:
         content, metadata = frame.content.get("comm"), frame.content.get("metadata")
-        buffers = _decoded(frame.content.get("buffers"))
-        if isinstance(content, dict) and isinstance(metadata, dict) and self._may_send(cell, frame.size):
+        buffers = frame.content.get("buffers", [])
+        if not (isinstance(content, dict) and isinstance(metadata, dict) and isinstance(buffers, list)):
+            return
+        encoded = cast("list[Any]", buffers)
+        if len(encoded) > MAX_BUFFERS:
+            self._drop(cell, _OVER_LIMIT)
+        elif self._may_send(cell, frame.size) and (decoded := _decoded(encoded)) is not None:
             told = cast("dict[str, Any]", content), cast("dict[str, Any]", metadata)
-            self._publish(frame.type, *told, cell.parent, *buffers)
+            self._publish(frame.type, *told, cell.parent, *decoded)
 
 
-def _keep(cells: OrderedDict[str, Cell], request_id: str, cell: Cell) -> None:
-    cells[request_id] = cell
-    while len(cells) > _PARENTS_KEPT:
-        cells.popitem(last=False)
-
-
-def _decoded(buffers: Any) -> list[bytes]:
-    """A guest's buffers, which are in base64."""
-    encoded = cast("list[Any]", buffers) if isinstance(buffers, list) else []
+def _decoded(buffers: list[Any]) -> list[bytes] | None:
+    """A guest's buffers, or None if one of them is not base64."""
     try:
-        return [b64decode(each) for each in encoded if isinstance(each, str)]
-    except ValueError:
-        return []
+        return [b64decode(each) for each in buffers]
+    except (TypeError, ValueError):
+        return None
 
 
 def _is_bundle(content: dict[str, Any]) -> bool:

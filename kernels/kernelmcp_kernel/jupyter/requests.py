@@ -17,6 +17,7 @@ from ipykernel.kernelbase import Kernel
 from kernelmcp_kernel.guests.by_language import Guests
 from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.death import GuestDied
+from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES
 from kernelmcp_kernel.guests.guest import new_request_id
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.jupyter.execute_messages import header_of
@@ -27,6 +28,9 @@ Content = dict[str, Any]
 Result = TypeVar("Result")
 
 _COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
+
+# In base64, with some room for the rest of the message, they are as large as a frame may be.
+_MAX_COMM_BUFFER_BYTES = MAX_FRAME_BYTES // 4 * 3 - 2**16
 
 # Cells in the history; a frontend requests about 1000 of them when it opens.
 _MAX_CELLS = 2000
@@ -129,7 +133,7 @@ class AnsweringKernel(Kernel):
         if not is_comm:
             self._publish_status("busy", "shell", cell.parent)
             await self.refuse_subshell(self.shell_stream, ident, cell.parent)
-            self._publish_status("idle", "shell", cell.parent)
+            self._publish_idle_beside(cell)
         elif await self._pass_to_comm(cell):
             self.comm_handled(cell)
 
@@ -150,6 +154,12 @@ class AnsweringKernel(Kernel):
         """Pass a comm message to the guest, even while a cell waits (perhaps for this message). Returns whether it has
         been handled: otherwise the guest will tell."""
         parent = cell.parent
+        if (size := sum(each.nbytes for each in parent["buffers"])) > _MAX_COMM_BUFFER_BYTES:
+            self._say_of_comm(
+                cell, f"this message of {-(-size >> 20)} MB is larger than the 48 MB that a widget may send"
+            )
+            self._forwarder.finish(cell)
+            return True
         content = {
             "msg_type": parent["header"]["msg_type"],
             "content": parent["content"],
@@ -157,13 +167,17 @@ class AnsweringKernel(Kernel):
             "buffers": [b64encode(each).decode() for each in parent["buffers"]],
             "parent": header_of(parent),
         }
+        cell.parent = {**parent, "content": {}, "buffers": []}  # it is kept, perhaps for long
         request_id = new_request_id()
-        self._forwarder.open_comm(request_id, cell)
+        if (given_up := self._forwarder.open_comm(request_id, cell)) is not None:
+            self.comm_handled(given_up)
         try:
             if await self._on_loop(self._notify("comm_message", content, request_id)):
                 return False
-        except ValueError as error:  # larger than a frame
+        except ValueError as error:  # larger than a frame, for example
             self.log.warning("comm_message failed: %s", error)
+            self._say_of_comm(cell, f"a message of a widget was not passed on: {error}")
+            self._forwarder.finish(cell)
             return True
         await self._ask("comm_message", content, {}, request_id)
         self._forwarder.finish(cell)
@@ -175,9 +189,15 @@ class AnsweringKernel(Kernel):
     def comm_handled(self, cell: Cell) -> None:
         """A comm message was handled beside another request. Until its idle status, a widget sends no other one."""
         self._forwarder.finish(cell)
+        self._publish_idle_beside(cell)
+
+    def _publish_idle_beside(self, cell: Cell) -> None:
         self._publish_status("idle", "shell", cell.parent)
         if self._cell is not None:  # clients show the newest status
             self._publish_status("busy", "shell", self._cell.parent)
+
+    def _say_of_comm(self, cell: Cell, text: str) -> None:
+        self._forwarder.publish("stream", {"name": "stderr", "text": f"[kernelmcp] {text}\n"}, {}, cell.parent)
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """comm_info_request."""

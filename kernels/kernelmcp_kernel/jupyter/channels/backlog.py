@@ -17,6 +17,8 @@ import zmq
 _STEP_BYTES = 2**20
 # Above this, guests are not read until the backlog has fallen to half of it.
 MAX_BYTES = 32 * 2**20
+# What a part of a message takes at least, however few bytes it has.
+_PART_BYTES = 64
 _LOOK_SECONDS = 0.01
 # A client that receives nothing for this long has stopped. From then on output is dropped, so that cells do not wait.
 _STALL_SECONDS = 20.0
@@ -50,7 +52,7 @@ class Backlog:
     def send(self, parts: list[bytes]) -> None:
         """Send a message, in order."""
         socket = cast("zmq.Socket[bytes]", self._iopub.socket)
-        self._untracked += sum(map(len, parts))
+        self._untracked += sum(max(_PART_BYTES, len(part)) for part in parts)
         if self._untracked < _STEP_BYTES:
             self._iopub.schedule(lambda: socket.send_multipart(parts))
             return
