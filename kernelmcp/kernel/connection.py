@@ -48,7 +48,7 @@ class IopubListener(Protocol):
     def hear_late(self, execution_id: str, kind: str, content: dict[str, Any]) -> None:
         """An execution has put something out after its end."""
 
-    def hear_other_use(self, *, begins: bool) -> None:
+    def hear_other_use(self, *, begins: bool, is_cell: bool) -> None:
         """Another client of the kernel has code run in it: a cell, or what a widget's message calls. Comes when that
         `begins`, and when it has ended."""
 
@@ -270,9 +270,10 @@ class Connection:
             if self.listener is not None:
                 self.listener.hear_late(str(message["parent_header"].get("msg_id")), kind, content)
         elif self.listener is not None and (asked := message["parent_header"].get("msg_type")) in RUNNING:
+            is_cell = asked == "execute_request"
             if kind == "status":
-                self.listener.hear_other_use(begins=content.get("execution_state") == "busy")
-            if asked == "execute_request":
+                self.listener.hear_other_use(begins=content.get("execution_state") == "busy", is_cell=is_cell)
+            if is_cell:
                 if kind == "execute_input":
                     self._other_values = 0
                 self.listener.hear_other(message["parent_header"], kind, content)

@@ -140,8 +140,8 @@ class ExecutionQueue:
     def hear_other(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
         self.persons.hear(request, kind, content)
 
-    def hear_other_use(self, *, begins: bool) -> None:
-        if begins or not self.persons.has_asked:
+    def hear_other_use(self, *, begins: bool, is_cell: bool) -> None:
+        if begins or not (is_cell and self.persons.has_asked):
             self.binding.variables.note_used(begins=begins)
             if not begins:
                 self.on_other_use()

@@ -196,8 +196,33 @@ def test_a_widget_may_send_again_only_when_its_message_was_handled_after_the_cel
     opened = kernel.output(request)
     message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {}})
     kernel.client.shell_channel.send(message)
-    assert kernel.finish(request).result == "[]"
-    while (told := kernel.client.get_iopub_msg(timeout=DEADLINE))["parent_header"]["msg_id"] != message["msg_id"]:
-        pass
-    assert told["content"] == {"execution_state": "idle"}
+    results: list[str] = []
+    told: dict[str, list[str]] = {request: [], message["msg_id"]: []}
+    while any("idle" not in states for states in told.values()):  # in either order: both come at the cell's end
+        heard = kernel.client.get_iopub_msg(timeout=DEADLINE)
+        if heard["msg_type"] == "status":
+            told[heard["parent_header"]["msg_id"]].append(heard["content"]["execution_state"])
+        elif heard["msg_type"] == "execute_result":
+            results.append(heard["content"]["data"]["text/plain"])
+    kernel.reply(request)
+    assert (results, told[message["msg_id"]]) == (["[]"], ["idle"])
     assert kernel.run("heard").result == "[1]"
+
+
+def test_an_interrupt_that_a_widgets_callback_takes_while_it_sleeps_reaches_the_cell_that_waits(kernel: Kernel) -> None:
+    code = (
+        "import asyncio, comm, time\nlink = comm.create_comm(target_name='t')\n"
+        "def hear(message):\n    link.send('asleep'); time.sleep(1000)\n"
+        "link.on_msg(hear)\nawait asyncio.sleep(1000)"
+    )
+    kernel.run("kept = 41")
+    request = kernel.send(code)
+    opened = kernel.output(request)
+    message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {}})
+    kernel.client.shell_channel.send(message)
+    while kernel.client.get_iopub_msg(timeout=DEADLINE)["msg_type"] != "comm_msg":
+        pass
+    kernel.interrupt()
+    ran = kernel.finish(request)
+    assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("kept").result == "41"

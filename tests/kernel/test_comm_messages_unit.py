@@ -101,7 +101,7 @@ class Driven:
         made._guests = cast(Guests, SimpleNamespace(main=self.guest))
         self.told: list[tuple[str, str]] = []
         made._forwarder = OutputForwarder(
-            lambda _, content, metadata, parent: self.told.append((parent["header"]["msg_id"], content["text"])),
+            self._hear,
             cast(Backlog, SimpleNamespace(is_stalled=False)),
         )
         made._loop = asyncio.get_running_loop()
@@ -123,6 +123,11 @@ class Driven:
 
     async def comm(self, name: str, *buffers: bytes, **data: str) -> None:
         await self.send("comm_msg", name, {"comm_id": "c", "data": data}, *buffers)
+
+    def _hear(
+        self, message: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any], *buffers: bytes
+    ) -> None:
+        self.told.append((parent["header"]["msg_id"], content["text"]))
 
     def handled(self, name: str) -> None:
         """The guest tells that it has handled a message."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from kernelmcp_kernel.guests.guest import Guest, new_request_id
 from .driver import DEADLINE
 from .stand_in import StandIn
 
-Use = Callable[[Guest, StandIn, list[str], "asyncio.Future[object]"], Awaitable[None]]
+Use = Callable[[Guest, StandIn, list[str], "asyncio.Future[Any]"], Awaitable[None]]
 
 
 def with_cell(use: Use) -> None:
@@ -49,7 +50,7 @@ def with_cell(use: Use) -> None:
 
 
 def test_what_waits_for_a_computing_cell_never_ends_its_guest() -> None:
-    async def use(guest: Guest, stand_in: StandIn, done: list[str], cell: asyncio.Future[object]) -> None:
+    async def use(guest: Guest, stand_in: StandIn, done: list[str], cell: asyncio.Future[Any]) -> None:
         large = {"buffers": ["x" * (MAX_FRAME_BYTES // 3 * 2)]}
         guest.notify("comm_message", large, new_request_id())
         with pytest.raises(ValueError, match="too much waits"):
@@ -61,7 +62,7 @@ def test_what_waits_for_a_computing_cell_never_ends_its_guest() -> None:
 
 
 def test_what_was_under_way_when_the_guest_ends_is_done() -> None:
-    async def use(guest: Guest, stand_in: StandIn, done: list[str], cell: asyncio.Future[object]) -> None:
+    async def use(guest: Guest, stand_in: StandIn, done: list[str], cell: asyncio.Future[Any]) -> None:
         guest.notify("comm_message", {}, "a")
         guest.notify("comm_message", {}, "b")
         stand_in.say("comm_done", "a")
@@ -76,7 +77,7 @@ def test_what_was_under_way_when_the_guest_ends_is_done() -> None:
 
 
 def test_only_what_is_under_way_can_be_done_and_only_once() -> None:
-    async def use(guest: Guest, stand_in: StandIn, done: list[str], cell: asyncio.Future[object]) -> None:
+    async def use(guest: Guest, stand_in: StandIn, done: list[str], cell: asyncio.Future[Any]) -> None:
         guest.notify("comm_message", {}, "a")
         for each in ("other", "a", "a", ""):
             stand_in.say("comm_done", each)

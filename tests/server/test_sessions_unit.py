@@ -229,6 +229,24 @@ async def test_the_end_of_a_cell_that_asked_for_a_checkpoint_leaves_the_variable
     assert not saved.exist
 
 
+async def test_what_a_widget_runs_while_a_cell_asks_for_a_checkpoint_is_not_in_the_saved_variables(
+    one: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, session = one
+    report = await heard(session)
+    saved = session.queue.binding.variables.saved
+
+    def answer(*_: object) -> None:
+        saved.file.write_bytes(b"state")
+        saved.note(1)
+
+    monkeypatch.setattr(session.past, "answer", answer)
+    for kind in ("status", "execute_input", "past_request"):
+        report("execute_request", "busy", kind)
+    report("comm_msg", "idle")
+    assert not saved.exist
+
+
 async def test_a_kernel_that_dies_just_after_a_reply_costs_what_the_next_result_says(
     one: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from IPython.utils.tokenutil import token_at_cursor
 from kernelmcp_guest import comms, memory, swallowed_interrupts
 from kernelmcp_guest.bridge import bridge, request_id, send
 from kernelmcp_guest.execute_cell import context, execute
-from kernelmcp_guest.interrupts import begin
+from kernelmcp_guest.interrupts import begin, on_loop_interrupted
 from kernelmcp_guest.ipython_shell import GuestShell, encode_bundle
 from kernelmcp_guest.programs.run import run_program
 from kernelmcp_guest.running import running
@@ -113,8 +113,11 @@ def _notify(request: dict[str, Any]) -> None:
     request_id.set(request["id"])
     try:
         OPERATIONS[request["op"]](**request["content"])
-    except (Exception, KeyboardInterrupt):  # noqa: BLE001  # a callback of the user's
+    except Exception:  # noqa: BLE001  # a callback of the user's
         GuestShell.instance().showtraceback()
+    except KeyboardInterrupt:
+        GuestShell.instance().showtraceback()
+        on_loop_interrupted()
     finally:
         send("comm_done")
 
