@@ -40,7 +40,7 @@ def test_a_long_text_is_cut(log_file: Path, style: str) -> None:
     configure(Settings(Values(config=Config.model_validate({"logging": {"file": log_file, "format": style}}))))
     long = "x" * 1_000_000
     structlog.stdlib.get_logger("kernelmcp.test").warning("refused", reason=long)
-    logging.getLogger("mcp.client").warning(long)
+    logging.getLogger("asyncio").warning(long)
     lines = log_file.read_text("utf-8").splitlines()
     assert [len(line) < 10_000 and "[996,000 more characters]" in line for line in lines] == [True, True]
 
