@@ -75,7 +75,7 @@ from IPython.display import HTML, SVG, display
 display(HTML({html!r}))
 display(SVG({svg!r}))
 print({text!r})
-display({{"text/html": {table!r}, "text/plain": "table"}}, raw=True)
+for table in {tables!r}: display({{"text/html": table, "text/plain": "table"}}, raw=True)
 raise ValueError({error!r})
 """
 SVG = (
@@ -84,7 +84,9 @@ SVG = (
     "</foreignObject></svg>"
 )
 TEXT = "\x1b]8;;javascript:alert(1)\x07link\x1b]8;;\x07 <img src=EVIL/stdout onerror=alert(1)> \x1b[2J\x1b[31mred"
-TABLE = '<table class="dataframe"><tr><th></th><th><img src=EVIL/head onerror=alert(1)></th></tr><tr><th>0</th><td>&lt;img src=EVIL/cell onerror=alert(1)&gt;</td></tr></table>'
+PICTURE_TABLE = '<table class="dataframe"><tr><th></th><th><img src=EVIL/head onerror=alert(1)></th></tr><tr><th>0</th><td>&lt;img src=EVIL/cell onerror=alert(1)&gt;</td></tr></table>'
+# Without a picture it is a grid of the view's own.
+GRID = '<table class="dataframe"><tr><th></th><th>&lt;img src=EVIL/title&gt;</th></tr><tr><th>0</th><td>&lt;img src=EVIL/cell onerror=alert(1)&gt;</td></tr></table>'
 VEGA: dict[str, Any] = {"mark": "bar", "encoding": {"x": {"field": "a"}}}
 SPECIFICATIONS = [
     ("vegalite.v6", {**VEGA, "data": {"url": "EVIL/vega"}}),
@@ -215,14 +217,18 @@ async def test_nothing_that_a_guest_displays_runs_or_leaves(client: Client, brow
             witness = Witness(host.page)
             for name, html in MARKUP.items():
                 cell = CELL.format(
-                    html=html, svg=SVG, text=TEXT, table=TABLE, error="<img src=EVIL/error onerror=alert(1)>"
+                    html=html,
+                    svg=SVG,
+                    text=TEXT,
+                    tables=[PICTURE_TABLE, GRID],
+                    error="<img src=EVIL/error onerror=alert(1)>",
                 )
                 view, heard = await attacked(host, cell.replace("EVIL", f"http://127.0.0.1:{port}"), is_markup=True)
                 said = await view.said()
                 nothing_left(host, witness, said, heard)
                 assert "FORGED" not in await view.text(), name
                 frames = [frame for frame in view.frame.child_frames if frame.url == "about:srcdoc"]
-                assert len(frames) == len(view.frame.child_frames) == 1, name
+                assert len(frames) == len(view.frame.child_frames) == 2, name
                 assert "seen" in await frames[0].evaluate("document.documentElement.innerText"), name
                 assert max(said["heights"]) < 2000, name
 

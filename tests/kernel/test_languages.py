@@ -94,7 +94,7 @@ def test_a_comm_of_python_calls_nothing_in_the_name_of_its_cell(kernel: Kernel) 
     content = {"comm_id": "c", "target_name": "asker", "data": {}}
     opened = kernel.client.session.msg("comm_open", content)
     kernel.client.shell_channel.send(opened)
-    assert "has ended" in kernel.output(opened["header"]["msg_id"])["content"]["text"]
+    assert "a widget's callback cannot do this" in kernel.output(opened["header"]["msg_id"])["content"]["text"]
     kernel.interrupt()
     assert kernel.finish(request).error.startswith("KeyboardInterrupt")
 
