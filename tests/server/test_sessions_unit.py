@@ -208,10 +208,8 @@ async def test_a_message_that_a_killed_kernel_reports_at_last_leaves_the_saved_v
     assert session.queue.binding.variables.state == "saved"
 
 
-async def test_the_end_of_a_cell_that_asked_for_a_checkpoint_leaves_the_variables_saved(
-    one: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, _, session = one
+async def asked(session: Session, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """The same, after a person's cell has asked for a checkpoint, which saves the variables."""
     report = await heard(session)
     saved = session.queue.binding.variables.saved
 
@@ -222,6 +220,15 @@ async def test_the_end_of_a_cell_that_asked_for_a_checkpoint_leaves_the_variable
     monkeypatch.setattr(session.past, "answer", answer)
     for kind in ("status", "execute_input", "past_request"):
         report("execute_request", "busy", kind)
+    return report
+
+
+async def test_the_end_of_a_cell_that_asked_for_a_checkpoint_leaves_the_variables_saved(
+    one: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, session = one
+    report = await asked(session, monkeypatch)
+    saved = session.queue.binding.variables.saved
     report("execute_request", "idle")
     assert session.is_idle
     assert saved.exist
@@ -233,16 +240,8 @@ async def test_what_a_widget_runs_while_a_cell_asks_for_a_checkpoint_is_not_in_t
     one: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, _, session = one
-    report = await heard(session)
+    report = await asked(session, monkeypatch)
     saved = session.queue.binding.variables.saved
-
-    def answer(*_: object) -> None:
-        saved.file.write_bytes(b"state")
-        saved.note(1)
-
-    monkeypatch.setattr(session.past, "answer", answer)
-    for kind in ("status", "execute_input", "past_request"):
-        report("execute_request", "busy", kind)
     report("comm_msg", "idle")
     assert not saved.exist
 
