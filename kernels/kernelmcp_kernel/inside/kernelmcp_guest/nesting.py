@@ -61,15 +61,18 @@ def _without_strings(text: str, start: int, inside: int) -> Iterator[str]:
 def _checked(scan: Scan) -> Scan:
     shallow = (0, 0)  # length and hash of the last text that has passed,
     shallow_from = 0  # and from where: `raw_decode` reads one text record by record
+    is_everywhere: bool | None = None  # also in its strings, where those who look for JSON in other text begin
 
     def check(text: str, start: int) -> None:
-        nonlocal shallow, shallow_from
+        nonlocal shallow, shallow_from, is_everywhere
         if (found := (len(text), hash(text))) == shallow and start >= shallow_from:
-            return
+            if is_everywhere is None:
+                is_everywhere = not _is_too_deep(text, shallow_from, inside=True)
+            if is_everywhere:
+                return
         if _is_too_deep(text, start):
             raise RecursionError("maximum recursion depth exceeded while decoding JSON")
-        if not _is_too_deep(text, start, inside=True):  # whoever looks for JSON in other text may begin in a string
-            shallow, shallow_from = found, start
+        shallow, shallow_from, is_everywhere = found, start, None
 
     def scan_once(string: str, idx: int) -> Any:
         if isinstance(string, str) and len(string) - idx > MAX_DEPTH:  # pyright: ignore[reportUnnecessaryIsInstance]  # guest code passes what it likes
