@@ -115,8 +115,8 @@ class PackagesSection(Section):
     enabled: bool = True
     """Allow the installation of packages."""
     auto_install: bool = True
-    """Install, on a cell's `import` of a missing module, the package of Pyodide's distribution that has it. Only those:
-    a guessed name could be anybody's on the index."""
+    """Install, on a cell's `import` of a missing module, the package that has it: of Pyodide's distribution, or one of
+    the few well-known ones of docs/packages.md. No others: a guessed name could be anybody's on the index."""
     build_from_source: bool = True
     """Build a package without a wheel that runs here from its source, in pure Python: in a separate process, confined
     as a guest is, with no network and none of a session's files."""

@@ -61,6 +61,7 @@ class Guest:
     async def request(self, op: str, content: dict[str, Any], *_: object) -> dict[str, Any]:
         async with self.lock:
             await self.is_there.wait()
+            encode_frame(content)
             self.busy = True
             if op == "execute":
                 await self.ends.setdefault(content["code"], asyncio.Event()).wait()
@@ -192,6 +193,14 @@ async def test_a_widget_hears_that_its_message_was_handled_beside_a_cell_and_the
     assert driven.iopub.statuses("alone") == ["busy", "idle"]
 
 
+async def test_a_message_that_is_too_large_for_a_frame_is_told_also_when_nothing_runs() -> None:
+    driven = Driven()
+    driven.guest.is_there.set()
+    await driven.comm("too large", text="x" * MAX_FRAME_BYTES)
+    assert [name for name, text in driven.told if "was not passed on" in text] == ["too large"]
+    assert driven.iopub.statuses("too large") == ["busy", "idle"]
+
+
 async def test_a_request_to_a_subshell_is_refused_at_once_and_has_its_idle() -> None:
     driven = Driven()
     await driven.cell("cell")
@@ -223,7 +232,7 @@ async def test_an_upload_that_is_too_large_is_refused_before_it_is_encoded_and_i
     await driven.comm("upload", bytes(MAX_FRAME_BYTES // 4 * 3 + 1))
     assert driven.guest.notified == []
     assert driven.told == [
-        ("upload", "[kernelmcp] this message of 49 MB is larger than the 48 MB that a widget may send\n")
+        ("upload", "[kernelmcp] this message of 49 MB is larger than the 47 MB that a widget may send\n")
     ]
     assert driven.iopub.statuses("upload") == ["idle"]
     await end(driven)

@@ -282,6 +282,8 @@ def test_records_of_json_in_one_text_are_read_without_looking_at_the_rest_for_ea
                     _, at = decoder.raw_decode(text, at)
             return looked.call_count, at""")
     assert kernel.run("read('{}[[1]]' * 10_000)").result == "(2, 70000)"
+    labels = """read('{"interval": "[0, 10)", "quote": "\\\\\\""}' * 20_000)"""
+    assert kernel.run(labels).result == "(2, 760000)"
     kernel.run("""
         def look(text):
             for at, each in enumerate(text):

@@ -128,6 +128,32 @@ def test_a_function_of_a_block_is_the_sessions_whether_the_cell_awaits(kernel: K
         assert js(kernel, "f()") == shown
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "{ let f = 1; { function f() {} } }",
+        "for (const f of [1]) { { function f() {} } }",
+        "for (let f = 0; f < 1; f++) { if (1) { function f() {} } }",
+        "switch (1) { case 1: class f {} default: { function f() {} } }",
+    ],
+)
+def test_a_function_of_a_block_within_another_of_its_name_stays_there(kernel: Kernel, code: str) -> None:
+    for wait in ("", "await 0;"):
+        assert js(kernel, "globalThis.f = 'kept'; let none") == ""
+        assert js(kernel, f"{wait} {code}\nf") == "'kept'"
+
+
+def test_a_function_of_a_block_stays_there_in_strict_code(kernel: Kernel) -> None:
+    assert js(kernel, "globalThis.f = 'kept'; let none") == ""
+    assert js(kernel, "'use strict'; await 0; { function f() {} }\nf") == "'kept'"
+
+
+def test_what_a_switch_compares_is_outside_its_block(kernel: Kernel) -> None:
+    assert js(kernel, "function f() { return 'old' }") == ""
+    code = "switch (f()) { case 'old': shown = f() + g(); function f() { return 'new' } function g() { return 1 } }"
+    assert js(kernel, f"let shown; await 0; {code}\n[shown, f(), g()]") == "[ 'new1', 'new', 1 ]"
+
+
 def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Kernel) -> None:
     code = "class Pile { top() { return 4 } }\nasync function top() { return new Pile().top() }\nawait top()"
     assert js(kernel, code) == "4"

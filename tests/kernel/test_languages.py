@@ -197,6 +197,22 @@ def test_what_takes_long_to_prepare_can_be_interrupted_and_holds_up_nothing(
     with_guests(tmp_path / "sandbox", use)
 
 
+def test_an_interrupt_of_another_languages_cell_ends_no_task_that_cells_left(tmp_path: Path, second: str) -> None:
+    async def use(guests: Guests) -> None:
+        left = "import asyncio; left = asyncio.ensure_future(asyncio.sleep(1000))"
+        assert (await run(guests.main, left))["status"] == "ok"
+        cell = asyncio.ensure_future(run(await guests.of(second), "while True: pass"))
+        while not any(each.guest.busy for each in guests._by_name.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        message = {"msg_type": "comm_msg", "content": {"comm_id": "none", "data": {}}}
+        guests.main.guest.notify("comm_message", {**message, "metadata": {}, "buffers": [], "parent": {}}, "message")
+        guests.interrupt()
+        assert (await cell)["ename"] == "KeyboardInterrupt"
+        assert (await run(guests.main, "assert not left.cancelling() and not left.done()"))["status"] == "ok"
+
+    with_guests(tmp_path / "sandbox", use)
+
+
 def test_the_version_of_the_row_is_the_guests() -> None:
     with running_kernel() as kernel:
         assert kernel.run("__import__('platform').python_version()").result == repr(language_info()["version"])

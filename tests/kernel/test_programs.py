@@ -183,6 +183,39 @@ def test_each_program_draws_its_own_numbers_and_the_notebook_its_next(kernel: Ke
     assert kernel.run("random.random() == expected").result == "True"
 
 
+def test_the_notebooks_numbers_are_its_own_also_if_a_program_leaves_numpy_without_a_generator(kernel: Kernel) -> None:
+    with_numpy = """
+        import random, sys, types
+        def generator():
+            module = types.ModuleType("numpy.random")
+            module.get_state, module.seed = (lambda legacy: {"state": 1}), (lambda seeds: None)
+            return module
+        sys.modules["numpy.random"] = generator()
+        random.seed(1)
+        expected = random.random()
+        random.seed(1)"""
+    kernel.run(textwrap.dedent(with_numpy))
+    try:
+        kernel.run("""!python -c 'import random; random.random()'""")
+        assert kernel.run("random.random() == expected").result == "True"
+    finally:
+        kernel.run("del sys.modules['numpy.random']")
+
+
+@pytest.mark.parametrize("command", ["python there.py", "python there.py | cat"])
+def test_a_program_finds_modules_where_the_notebooks_environment_says(kernel: Kernel, command: str) -> None:
+    kernel.run("""
+        os.makedirs("elsewhere", exist_ok=True)
+        open("elsewhere/found_there.py", "w").write("")
+        open("there.py", "w").write("import found_there, sys; print(sys.path.count('/workspace/elsewhere'))")
+        os.environ["PYTHONPATH"] = ":/workspace/elsewhere" """)
+    try:
+        assert kernel.run(f"!{command}").text() == "1\n"
+        assert kernel.run("'/workspace/elsewhere' in sys.path").result == "False"
+    finally:
+        kernel.run("del os.environ['PYTHONPATH']")
+
+
 def test_each_program_imports_the_users_modules_as_they_are_now(kernel: Kernel) -> None:
     kernel.run("open('changing.py', 'w').write('value = 1')\nimport changing")
     assert kernel.run("!python -c 'import changing; print(changing.value)'").text() == "1\n"

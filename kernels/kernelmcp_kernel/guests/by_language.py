@@ -113,12 +113,15 @@ class Guests:
 
     def interrupt(self, grace_seconds: float | None = None) -> None:
         """Interrupt everything that runs or is about to run; a guest that still runs it after `grace_seconds` is ended.
-        The guest is told before this returns, so an answer to a host call that is sent afterwards cannot overtake the
-        interrupt."""
+        Where no request runs, operations without a reply are ended. The guest is told before this returns, so an answer
+        to a host call that is sent afterwards cannot overtake the interrupt."""
         if self._preparing is not None:
             self._preparing.cancel()
+        is_idle = not any(each.guest.busy for each in self._by_name.values())
         for supervisor in self._by_name.values():
             supervisor.interrupt(grace_seconds)
+            if is_idle:
+                supervisor.guest.end_operations()
 
     def pause(self, paused: bool) -> None:
         """Make every guest wait when it sends something, or let them continue."""

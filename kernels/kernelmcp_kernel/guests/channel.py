@@ -27,8 +27,9 @@ _READ_BYTES = 1 << 18
 MAX_FRAMES_PER_SECOND = 20_000
 _PACE_SECONDS = 0.1
 
-# Bytes that may wait for a guest that does not read: the largest request, and small answers to its host calls.
-_MAX_UNREAD_BYTES = MAX_FRAME_BYTES + 8 * 2**20
+# Bytes that may wait for a guest that does not read: what it has not asked for, which is not its fault, the largest
+# request, and small answers to its host calls.
+_MAX_UNREAD_BYTES = 2 * MAX_FRAME_BYTES + 8 * 2**20
 
 # The last bytes of a guest's stderr (Node's own messages), kept to explain its death.
 _LAST_WORDS_BYTES = 2000

@@ -244,11 +244,7 @@ class Guest:
 
     def interrupt(self, why: str = "", grace_seconds: float | None = None) -> None:
         """Interrupt the current request. A guest that ignores it is killed after a grace period; with `grace_seconds`,
-        a guest that noticed it but still runs after that time is killed too.
-
-        If there is none, operations without a reply that still run are ended, with the tasks that cells left behind."""
-        if not self.busy and self._beside:
-            self.end_background()
+        a guest that noticed it but still runs after that time is killed too."""
         if not self.busy or self.death is not None:
             return
         self._signal()
@@ -287,6 +283,11 @@ class Guest:
             return
         self._channel.signal(_BACKGROUND)
         self._channel.send(encode_frame({"op": "end_background"}))
+
+    def end_operations(self) -> None:
+        """End the operations without a reply that still run, with the tasks that cells left behind."""
+        if self._beside:
+            self.end_background()
 
     def _cancel_kill(self) -> None:
         if self._kill_timer is not None:

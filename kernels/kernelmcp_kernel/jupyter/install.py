@@ -135,8 +135,8 @@ def _python_bytes(folder: Path) -> int:
 
 
 def _pure_package(module: str) -> str | None:
-    """The package of a module, if an index may also have it. An import uses only Pyodide's distribution, and compiled
-    packages exist nowhere else."""
+    """The package of a module, if an index may also have it. Compiled packages exist nowhere but in Pyodide's
+    distribution."""
     from kernelmcp_kernel.packages.distribution import listed, packages_by_import
 
     name = packages_by_import(settings().packages).get(module)

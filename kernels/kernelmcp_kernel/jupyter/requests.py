@@ -156,7 +156,7 @@ class AnsweringKernel(Kernel):
         parent = cell.parent
         if (size := sum(each.nbytes for each in parent["buffers"])) > _MAX_COMM_BUFFER_BYTES:
             self._say_of_comm(
-                cell, f"this message of {-(-size >> 20)} MB is larger than the 48 MB that a widget may send"
+                cell, f"this message of {-(-size >> 20)} MB is larger than the 47 MB that a widget may send"
             )
             self._forwarder.finish(cell)
             return True
@@ -174,12 +174,11 @@ class AnsweringKernel(Kernel):
         try:
             if await self._on_loop(self._notify("comm_message", content, request_id)):
                 return False
-        except ValueError as error:  # larger than a frame, for example
+            await self._on_loop(self._guests.main.request("comm_message", content, request_id))
+        except GuestDied as error:
             self.log.warning("comm_message failed: %s", error)
+        except ValueError as error:  # larger than a frame, for example
             self._say_of_comm(cell, f"a message of a widget was not passed on: {error}")
-            self._forwarder.finish(cell)
-            return True
-        await self._ask("comm_message", content, {}, request_id)
         self._forwarder.finish(cell)
         return True
 
@@ -228,14 +227,13 @@ class AnsweringKernel(Kernel):
         op: str,
         content: Content,
         otherwise: Content,
-        request_id: str = "",
         supervisor: GuestSupervisor | None = None,
     ) -> Content:
         """Make a request other than a cell, by default to the main language's guest. If the guest fails, returns
         `otherwise`."""
         asked = supervisor or self._guests.main
         try:
-            reply = await self._on_loop(asked.request(op, content, request_id or new_request_id()))
+            reply = await self._on_loop(asked.request(op, content, new_request_id()))
         except (GuestDied, ValueError) as error:
             self.log.warning("%s failed: %s", op, error)
             return {"status": "ok", **otherwise}

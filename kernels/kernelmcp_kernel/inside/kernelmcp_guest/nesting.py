@@ -62,6 +62,11 @@ def _brackets(text: str, start: int, inside: int) -> Iterator[bytes]:
         start = end
 
 
+def _are_whole_strings(text: str) -> bool:
+    """Whether what follows this is in no string, if its beginning is in none."""
+    return not text.endswith("\\") and text.replace("\\\\", "").replace('\\"', "").count('"') % 2 == 0
+
+
 def _checked(scan: Scan) -> Scan:
     shallow = (0, 0)  # length and hash of the last text that has passed,
     shallow_from = 0  # and from where: `raw_decode` reads one text record by record
@@ -73,6 +78,9 @@ def _checked(scan: Scan) -> Scan:
             if is_everywhere is None:
                 is_everywhere = not _is_too_deep(text, shallow_from, inside=True)
             if is_everywhere:
+                return
+            if _are_whole_strings(text[shallow_from:start]):
+                shallow_from = start
                 return
         if _is_too_deep(text, start):
             raise RecursionError("maximum recursion depth exceeded while decoding JSON")

@@ -29,12 +29,13 @@ export function translate(code) {
   const edits = new Edits(code);
   if (code.startsWith("#!")) edits.replace(0, 2, "//");
   const waits = statements.some((statement) => statement.type === "ImportDeclaration" || awaits(statement));
+  const isStrict = statements.some(({ directive }) => directive === "use strict");
   const last = statements.at(-1);
   const hasResult = last?.type === "ExpressionStatement";
   /** @type {Set<string>} */
   const names = new Set();
   for (const statement of statements) {
-    if (waits) inFunction(statement, edits, names);
+    if (waits) inFunction(statement, edits, names, isStrict);
     else inScript(statement, edits);
   }
   if (!waits) return { functions: "", text: edits.text(), waits, hasResult };
@@ -108,8 +109,8 @@ function inScript(statement, edits) {
 }
 
 /** A statement that comes into an async function: what it declares is assigned to variables outside.
- * @param {Node} statement @param {Edits} edits @param {Set<string>} names */
-function inFunction(statement, edits, names) {
+ * @param {Node} statement @param {Edits} edits @param {Set<string>} names @param {boolean} isStrict */
+function inFunction(statement, edits, names, isStrict) {
   if (statement.type === "FunctionDeclaration") {
     edits.replace(statement.start, statement.end, `;${blank(edits.code.slice(statement.start + 1, statement.end))}`);
   } else if (statement.type === "ClassDeclaration") {
@@ -124,14 +125,14 @@ function inFunction(statement, edits, names) {
     exportDefault(statement, edits, "");
   } else if (statement.type === "ExportNamedDeclaration" && statement.declaration) {
     edits.replace(statement.start, statement.declaration.start, "");
-    inFunction(statement.declaration, edits, names);
+    inFunction(statement.declaration, edits, names, isStrict);
   } else if (statement.type === "VariableDeclaration") {
     assign(statement, edits, names);
     endStatement(statement, edits);
   } else {
     for (const { node, parent } of varsBelow(statement)) {
       if (node.type === "FunctionDeclaration") {
-        inBlock(node, parent, edits, names);
+        if (!isStrict) inBlock(node, parent, edits, names);
       } else if (/^For(In|Of)Statement$/.test(parent.type) && parent.left === node) {
         edits.replace(node.start, node.declarations[0].id.start, "");
         for (const name of boundNames(node.declarations[0].id)) names.add(name);
@@ -144,11 +145,17 @@ function inFunction(statement, edits, names) {
 }
 
 /** A function of a block, from there on the session's. It would be a variable of the async function as well, in front of the
- * session's, unless a `let` of its name were around the block. @param {Node} declaration @param {Node} parent
- * @param {Edits} edits @param {Set<string>} names */
+ * session's, unless a `let` of its name were around the block. What a switch compares is outside its block.
+ * @param {Node} declaration @param {Node} parent @param {Edits} edits @param {Set<string>} names */
 function inBlock(declaration, parent, edits, names) {
   const { name } = declaration.id;
   const block = /^(Block|Switch)Statement$/.test(parent.type) ? parent : declaration;
+  const { start, end } = block.discriminant ?? block;
+  if (block.discriminant && !edits.all.some((each) => each.start === start && each.end === end)) {
+    edits.insert(block.start, `{ const compared$ = (${edits.code.slice(start, end)}); `);
+    edits.replace(start, end, "compared$");
+    edits.insert(block.end, " }");
+  }
   names.add(name);
   edits.insert(block.start, `{ let ${name}; { `);
   edits.insert(declaration.end, ` globalThis.${name} = ${name};`);
@@ -242,13 +249,24 @@ function awaits(node) {
   return !FUNCTIONS.test(node.type) && children(node).some(awaits);
 }
 
-/** The `var`s in a statement, which are the cell's, and as such the functions of its blocks. @param {Node} statement
- * @param {Node} parent a switch has one block for all cases @returns {{node: Node, parent: Node}[]} */
-function varsBelow(statement, parent = statement) {
+/** The `var`s in a statement, which are the cell's, and as such the functions of its blocks, but for those of a `let` around
+ * them. @param {Node} statement @param {Node} parent a switch has one block for all cases
+ * @param {string[]} lets @returns {{node: Node, parent: Node}[]} */
+function varsBelow(statement, parent = statement, lets = letsOf(statement)) {
   if (FUNCTIONS.test(statement.type)) return [];
-  return children(statement).flatMap((node) =>
-    (node.type === "VariableDeclaration" && node.kind === "var") || (node.type === "FunctionDeclaration" && !node.async && !node.generator)
-      ? [{ node, parent }]
-      : varsBelow(node, node.type === "SwitchCase" ? statement : node),
-  );
+  return children(statement).flatMap((node) => {
+    if (node.type === "VariableDeclaration" && node.kind === "var") return [{ node, parent }];
+    if (node.type === "FunctionDeclaration" && !node.async && !node.generator) return lets.includes(node.id.name) ? [] : [{ node, parent }];
+    return varsBelow(node, node.type === "SwitchCase" ? statement : node, [...lets, ...letsOf(node)]);
+  });
+}
+
+/** What `let`, `const` and `class` bind in a block or in the head of a loop. @param {Node} node @returns {string[]} */
+function letsOf({ type, body, cases, init, left }) {
+  const inside = { BlockStatement: body, SwitchStatement: cases?.flatMap((/** @type {Node} */ each) => each.consequent) }[type];
+  return (inside ?? [init ?? left]).flatMap((/** @type {Node | undefined} */ each) => {
+    if (each?.type === "ClassDeclaration") return [each.id.name];
+    if (each?.type !== "VariableDeclaration" || each.kind === "var") return [];
+    return each.declarations.flatMap((/** @type {Node} */ { id }) => boundNames(id));
+  });
 }

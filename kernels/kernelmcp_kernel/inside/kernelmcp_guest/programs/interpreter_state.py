@@ -120,7 +120,7 @@ def _change(world: World, cwd: str, environment: dict[str, str] | None, undo: li
     atexit.register, atexit.unregister = _registers(world)
     if environment is not None:
         _set_environment({name: variables[name] for name in _NEEDED if name in variables} | environment)
-        sys.path[:0] = [each for each in environment.get("PYTHONPATH", "").split(":") if each]
+    sys.path[:0] = [each for each in os.environ.get("PYTHONPATH", "").split(":") if each]
     os.chdir(cwd)
     importlib.invalidate_caches()
 
@@ -228,11 +228,11 @@ def _random() -> Callable[[], object]:
     _seed(numpy())
 
     def undo() -> None:
-        if of_numpy:
-            numpy().set_state(of_numpy)
-        elif numpy():
+        if numpy() and not of_numpy:
             _seed(numpy())
         random.setstate(state)
+        if of_numpy:  # last: the program may have exchanged what has it
+            numpy().set_state(of_numpy)
 
     return undo
 
