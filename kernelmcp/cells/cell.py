@@ -32,6 +32,8 @@ class Display:
     """The memory that it takes, in bytes."""
     revision: int
     """That of its cell's outputs when it was shown or last updated."""
+    number: int
+    """Its index in its cell's displays."""
     for_views: dict[str, Any] = field(default_factory=dict[str, Any])
     """More forms by mime type, for views alone: they are in no result and no record."""
 
@@ -116,7 +118,8 @@ class Outputs:
                 self._text(name, text)
             case ["show", "display_data" | "execute_result" as kind, data, metadata, display_id]:
                 self.revision += 1
-                self._show(Display(kind, as_dict(data), as_dict(metadata), display_id, weight, self.revision))
+                given, number = (as_dict(data), as_dict(metadata)), len(self.displays)
+                self._show(Display(kind, *given, display_id, weight, self.revision, number))
             case ["change", int() as n, data, metadata] if 0 <= n < len(self.displays):
                 self.revision += 1
                 display = self.displays[n]

@@ -141,10 +141,11 @@ class Fold:
         self._apply(["clear"])
 
     def _show(self, kind: DisplayKind, content: dict[str, Any]) -> None:
-        views = self._take_views(content)
-        bundle = self._bundle(content)
         outputs = self.outputs
-        if bundle is None or len(outputs.displays) >= self._policy.max_outputs or not self._has_room(bundle[2]):
+        is_full = len(outputs.displays) >= self._policy.max_outputs
+        views = {} if is_full else self._take_views(content)
+        bundle = None if is_full else self._bundle(content)
+        if bundle is None or not self._has_room(bundle[2]):
             self._drop(1)
             text = as_dict(content.get("data")).get("text/plain")
             if kind == "execute_result" and text is not None:
@@ -194,8 +195,10 @@ class Fold:
 
     def _update(self, content: dict[str, Any]) -> None:
         found = self._display_ids.find(display_id_of(content))
+        if not found:
+            return
         views = self._take_views(content)
-        bundle = self._bundle(content) if found else None
+        bundle = self._bundle(content)
         for owner, display in found:
             if bundle is None or not self._replace(owner, display, *bundle):
                 self._drop(1)
@@ -211,8 +214,7 @@ class Fold:
             return False
         if owner is not self:
             self.outputs.held += max(0, more)
-        number = next(n for n, one in enumerate(owner.outputs.displays) if one is display)
-        owner._apply(["change", number, data, metadata], weight)
+        owner._apply(["change", display.number, data, metadata], weight)
         return True
 
 

@@ -58,6 +58,8 @@ class Recorder:
     lines: list[Callable[[], bytes]] = field(default_factory=list[Callable[[], bytes]])
     """Made when they are written: most cells end before."""
     ops: list[Op] = field(default_factory=list[Op])
+    changes: dict[int, Op] = field(default_factory=dict[int, Op])
+    """The last update of each display, after all others."""
     late: bool = False
     """The cell has ended, and its line does not have these events."""
     is_on_disk: bool = False
@@ -83,11 +85,12 @@ class Recorder:
             case ["text", name, text]:  # most are
                 return self._add_text(name, text)
             case ["change", n, *_]:
-                self.ops = [*(one for one in self.ops if one[:2] != ["change", n]), op]
+                self.changes[n] = op
             case ["dropped", displays, types] if self.ops and self.ops[-1][0] == "dropped":
                 self.ops[-1] = ["dropped", self.ops[-1][1] + displays, self.ops[-1][2] + types]
             case ["clear"]:
                 self.ops = [one for one in self.ops if one[0] in ("dropped", "error")]
+                self.changes.clear()
                 self.room = MAX_CELL_BYTES
                 if self.is_on_disk or self.late:
                     self.ops.append(op)
@@ -118,7 +121,8 @@ class Recorder:
         """Return what is to be written now, in parts."""
         if self.late and self.log.late_bytes > MAX_EVENT_BYTES:
             return []  # after the log is rewritten
-        ops, self.ops = [kept for op in self.ops if (kept := _for_log(op)) is not None], []
+        waiting, self.ops, self.changes = [*self.ops, *self.changes.values()], [], {}
+        ops = [kept for op in waiting if (kept := _for_log(op)) is not None]
         parts, self.lines = [part for make in self.lines for part in (make(), b"\n")], []
         self.written += sum(map(len, parts))
         if ops:
@@ -252,7 +256,7 @@ class CellLog:
     def ended(self, cell: str, line: bytes) -> None:
         """Write the line of an ended cell at once. It has what was not written yet."""
         if (recorder := self._recorders.pop(cell, None)) is not None:
-            recorder.lines, recorder.ops, recorder.run = [], [], ""
+            recorder.lines, recorder.ops, recorder.changes, recorder.run = [], [], {}, ""
             recorder.late, recorder.quiet, recorder.written, recorder.room = True, False, 0, MAX_CELL_BYTES
         if not self._write(line, b"\n") and not self._write(without_outputs(line), b"\n"):
             self._lost += 1
@@ -293,7 +297,7 @@ class CellLog:
             self._timer = None
             self._flushed = asyncio.get_running_loop().time()
         parts = [part for recorder in self._recorders.values() for part in recorder.take()]
-        for recorder in [one for one in self._recorders.values() if one.late and not one.ops]:
+        for recorder in [one for one in self._recorders.values() if one.late and not one.ops and not one.changes]:
             del self._recorders[recorder.cell]
         if self._unwritten:
             self._write()  # ended cells come first on a full disk

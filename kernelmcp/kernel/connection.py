@@ -17,7 +17,7 @@ from jupyter_client.manager import AsyncKernelManager
 from kernelmcp.cells.late import LateOutput
 from kernelmcp.config.guests import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied
-from kernelmcp.json_bounds import JsonBounds, check_json
+from kernelmcp.json_bounds import JsonBounds, check_json, values_in
 from kernelmcp.kernel.messages import Messages, adapted
 from kernelmcp.kernel.sockets import KernelSocket
 from kernelmcp.kernel.tool_channel import TOOL_REQUEST, ToolChannel
@@ -27,8 +27,9 @@ from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, is_readable, 
 RECONNECT_INTERVAL_MS = 5
 # Outputs of our own kernel that ZMQ receives ahead. Each may be 24 MiB; one more is in transit.
 IOPUB_MESSAGES = 1
-# Limit per request, in its large messages: a second or two of unpacking.
+# Limit per request, in its displays and in large messages: a second or two of unpacking.
 MAX_VALUES = 1_600_000
+_DISPLAYS = ("display_data", "execute_result", "update_display_data")
 # A kernel that is not ours may send all text in one message.
 STREAM = JsonBounds(2**26, 1000)
 # Requests of another client that may run code in the guest.
@@ -216,18 +217,19 @@ class Connection:
         its share of values: unpacking them blocks the event loop. A text or a picture is one value, whatever its
         size."""
         message, content = self._messages.unpack(frames)
-        readable = is_readable(content)
-        if not (readable and len(content) <= SMALL_MESSAGE_BYTES):
-            kind = message["msg_type"]
-            if kind == "stream":
+        kind, is_large = message["msg_type"], len(content) > SMALL_MESSAGE_BYTES
+        if kind == "stream":
+            if is_large:
                 check_json(content, STREAM)
-            elif not (readable and (kind == TOOL_REQUEST or self._has_share(message, content))):
-                return message | {"content": dict(UNREAD)}
+        elif not is_readable(content) or (
+            ((is_large and kind != TOOL_REQUEST) or kind in _DISPLAYS) and not self._has_share(message, content)
+        ):
+            return message | {"content": dict(UNREAD)}
         message["content"] = parse(content)
         return adapted(message)
 
     def _has_share(self, message: dict[str, Any], content: bytes) -> bool:
-        values = content.count(b",")
+        values = values_in(content)
         if (request := self._requests.get(message["parent_header"].get("msg_id"))) is not None:
             request.values += values
             return request.values <= MAX_VALUES

@@ -12,8 +12,9 @@ import zmq.asyncio
 
 from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES
 
-# Messages handled before other tasks get a turn: 100,000 outputs must not block other sessions.
+# Messages handled before other tasks get a turn, and the time for them: 100,000 outputs must not block other sessions.
 MESSAGES_PER_TURN = 100
+TURN_SECONDS = 0.005
 # Parts of one message: a kernel's own has far fewer (iopub.MAX_BUFFERS). A million would block for a second.
 MAX_PARTS = 2000
 # Only messages with fewer are small.
@@ -76,6 +77,7 @@ class KernelSocket:
 
     def _receive(self) -> None:
         """Handle messages until none is left: only then does the descriptor report the next one."""
+        end = self._loop.time() + TURN_SECONDS
         for _ in range(MESSAGES_PER_TURN):
             if (reader := self._broken) is None or reader.done():
                 return
@@ -88,7 +90,7 @@ class KernelSocket:
                 if not reader.done():
                     reader.set_exception(error)
                 return
-            if not is_small:
+            if not is_small or self._loop.time() > end:
                 break
         self._read_on()
 

@@ -75,7 +75,7 @@ def test_a_picture_is_recorded_with_two_copies() -> None:
 
 async def test_a_picture_is_sent_in_the_words_of_the_guest() -> None:
     text = base64.b64encode(png()).decode()
-    display = Display("display_data", {"image/png": text}, {}, None, 0, 1)
+    display = Display("display_data", {"image/png": text}, {}, None, 0, 1, 0)
     tracemalloc.start()
     try:
         found = await pictures_of([(0, display)], 2 * len(text))
@@ -90,7 +90,7 @@ async def test_base64_that_a_client_may_refuse_is_encoded_again(broken: str) -> 
     picture = png(300)
     text = base64.b64encode(picture).decode()
     for given in (broken.join([text[:76], text[76:]]), text + broken):
-        display = Display("display_data", {"image/png": given}, {}, None, 0, 1)
+        display = Display("display_data", {"image/png": given}, {}, None, 0, 1, 0)
         found = await pictures_of([(0, display)], 100_000)
         assert binascii.a2b_base64(found.blocks[0].data, strict_mode=True) == picture
 

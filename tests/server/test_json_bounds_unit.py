@@ -13,7 +13,7 @@ import pytest
 
 import kernelmcp_kernel
 from kernelmcp import json_bounds
-from kernelmcp.json_bounds import WEIGHT, JsonBounds, JsonTooLarge, check_json, parse_json
+from kernelmcp.json_bounds import WEIGHT, JsonBounds, JsonTooLarge, check_json, parse_json, values_in
 
 BOUNDS = JsonBounds(max_bytes=1 << 20, max_values=10_000)
 MANY = JsonBounds(max_bytes=64 << 20, max_values=1_000_000)
@@ -48,6 +48,15 @@ def counted(value: Any) -> int:
 def depth(value: Any) -> int:
     below = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else None
     return 0 if below is None else 1 + max(map(depth, below), default=0)
+
+
+def test_values_are_counted_as_the_bounds_count_them_and_few_at_most_too_many() -> None:
+    for each in [*SOME, {"a": ["[{,:" * 100, 1]}]:
+        data = json.dumps(each).encode()
+        assert values_in(data) >= counted(each) - data.count(b"[]") - data.count(b"{}")
+        many = json.dumps([each] * 300).encode()
+        assert passes(many, JsonBounds(len(many), values_in(many), max_depth=500))
+        assert not passes(many, JsonBounds(len(many), values_in(many) - 1, max_depth=500))
 
 
 def passes(data: bytes, bounds: JsonBounds) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from kernelmcp.kernel import sockets
 from kernelmcp.kernel.sockets import MAX_PARTS, MESSAGES_PER_TURN, KernelSocket
 from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES
 
@@ -79,6 +80,15 @@ async def test_other_tasks_run_between_many_messages() -> None:
             pair.kernel.send(b"")
         await pair.until(20 * MESSAGES_PER_TURN)
         assert pair.turns >= 19
+
+
+async def test_other_tasks_run_when_small_messages_have_taken_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "TURN_SECONDS", -1.0)
+    async with a_pair() as pair:
+        for _ in range(50):
+            pair.kernel.send(b"")
+        await pair.until(50)
+        assert pair.turns >= 49
 
 
 async def test_other_tasks_run_after_each_large_message() -> None:

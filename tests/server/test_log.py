@@ -659,6 +659,42 @@ def test_a_flood_of_dropped_displays_is_one_event(tmp_path: Path) -> None:
     assert rebuilt(session.lines()).dropped_displays == 50_000
 
 
+class Unsearched(list[Any]):
+    """Can be extended and indexed, and nobody looks for anything in it."""
+
+    __iter__: Any = None
+
+
+def test_an_update_looks_through_no_other_displays_and_events(tmp_path: Path) -> None:
+    """A guest may send 10,000, each for 100 of 1,000 displays."""
+
+    def steps(session: Session) -> None:
+        fold = session.begin(ONE)
+        for number in range(5):
+            fold.hear(*display({"a/b": str(number)}, "x" if number % 2 else ""))
+        recorder = session.log._recorders[ONE]  # pyright: ignore[reportPrivateUsage]
+        events = recorder.ops
+        fold.outputs.displays, recorder.ops = Unsearched(fold.outputs.displays), Unsearched(events)
+        for text in ("first", "second"):
+            fold.hear(*update({"a/b": text}, "x"))
+        fold.outputs.displays, recorder.ops = fold.outputs.displays[:], events
+        session.log.flush()
+
+    session = run(tmp_path, steps)
+    shown = [each.data["a/b"] for each in rebuilt(session.lines()).displays]
+    assert shown == ["0", "second", "2", "second", "4"]
+
+
+def test_displays_beyond_the_limit_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fold = Fold(Outputs(), Policy(max_outputs=1), DisplayIds())
+    fold.hear(*display({"a/b": "1"}))
+    monkeypatch.setattr("kernelmcp.cells.fold.clean_json", None)
+    fold.hear(*display({"a/b": "2"}))
+    fold.hear("execute_result", {"data": {"text/plain": "3"}})
+    fold.hear(*update({"a/b": "4"}, "of nothing"))
+    assert (len(fold.outputs.displays), fold.outputs.dropped_displays, fold.outputs.result) == (1, 2, "3")
+
+
 def test_an_event_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     later = b'{"e": "paused", "c": "' + ONE.encode() + b'"}\n'
 

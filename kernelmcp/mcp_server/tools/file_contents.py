@@ -38,7 +38,7 @@ async def picture_result(session_id: str, path: str, file: Piece) -> CallToolRes
     if picture is None:
         return None
     encoded = await anyio.to_thread.run_sync(base64.b64encode, file.data)
-    display = Display("display_data", {picture.mime_type: encoded.decode()}, {}, None, 0, 0)
+    display = Display("display_data", {picture.mime_type: encoded.decode()}, {}, None, 0, 0, 0)
     found = await pictures_of([(0, display)], MAX_PICTURE_CHARS)
     if not found.blocks:
         return None
