@@ -132,8 +132,8 @@ class LoggingSection(Section):
     format: Literal["console", "json"] = "console"
     """`console` is for people, `json` writes one JSON object per line."""
     file: UserPath | None = None
-    """The file to write to. Default: stderr. It may be renamed at any time (logrotate): the next line creates a new
-    one."""
+    """The file to write to. Default: stderr; nowhere if that is the socket of MCP too, as of inetd. It may be renamed
+    at any time (logrotate): the next line creates a new one."""
     file_max_mb: int = Field(default=64, ge=1)
     """Size at which the file is renamed to FILE.1 (replacing an older one) and a new file is begun, MiB."""
 

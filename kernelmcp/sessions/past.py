@@ -95,11 +95,11 @@ class Past:
         self._queue = queue
         self._owner = owner
         self._is_checkpointed = True
-        """No cell has ended since the last checkpoint."""
+        """No cell has ended since the last checkpoint, except one that did nothing but make it or go back to it."""
 
     def note_changed(self) -> None:
         """A cell has ended, or the session is another one: it should be checkpointed soon."""
-        self._is_checkpointed = False
+        self._is_checkpointed = self._queue.binding.variables.are_as_checkpointed
         self._make_soon()
 
     def note_other_use(self) -> None:

@@ -20,10 +20,14 @@ MODULES = ("kernelmcp.stdio.wire",)
 
 
 def claim() -> tuple[int, int]:
-    """Take the wire: private duplicates of stdin and stdout; 0 becomes /dev/null and 1 becomes stderr."""
+    """Take the wire: private duplicates of stdin and stdout; 0 becomes /dev/null and 1 becomes stderr. So does stderr
+    if it is the wire too, as inetd and systemd have it: a line of the log would lie within a message."""
     wire_in, wire_out = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
+    null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
+    out = os.fstat(1)
+    if stat.S_ISSOCK(out.st_mode) and os.path.samestat(out, os.fstat(2)):
+        os.dup2(null, 2)
     os.close(null)
     os.dup2(2, 1)
     return wire_in, wire_out

@@ -202,7 +202,10 @@ class _Reader:
         if self._ended:
             return b""  # a terminal would wait for a second Ctrl-D
         if self._stream is not None:
-            return await self._stream.read(CHUNK_BYTES)
+            try:
+                return await self._stream.read(CHUNK_BYTES)
+            except (BrokenPipeError, ConnectionResetError):  # a client's socket that was closed with an answer unread
+                return b""
         chunk = await anyio.to_thread.run_sync(os.read, self._fd, CHUNK_BYTES, abandon_on_cancel=True)
         self._ended = not chunk
         return chunk

@@ -361,6 +361,15 @@ def test_an_unwanted_state_is_lost_and_a_reset_is_no_loss(start: Callable[[], Se
     assert not server.run_and_tell().lost
 
 
+def test_after_a_reset_nothing_says_why_variables_were_lost(start: Callable[[], Server]) -> None:
+    server = start()
+    server.run_and_tell()
+    server.variables.kernel_ended("the kernel process ended unexpectedly")
+    assert server.record.why_lost
+    server.variables.reset()
+    assert server.record.why_lost == []  # `stop_session` says what is there
+
+
 def test_a_session_is_as_checkpointed_until_something_runs_or_is_lost(start: Callable[[], Server]) -> None:
     server = start()
     server.record.is_unchanged = True

@@ -23,6 +23,7 @@ from kernelmcp.files.tree_copy import Copied
 from kernelmcp.files.workspace import Quota
 from kernelmcp.kernel.connection import Connection
 from kernelmcp.kernel.pool import Pool
+from kernelmcp.kernel.process import PAST_REQUEST
 from kernelmcp.mcp_server.assemble import open_server, release_sessions
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.sessions import default_session
@@ -310,7 +311,22 @@ async def test_variables_that_a_browser_has_used_are_saved_again_in_no_checkpoin
         assert (written.has_state, written.state_number) == (True, 3)
         await session.submit("2").done.wait()
         assert len(await make()) == 2
-        assert len(copies) == 2, "of files, only for checkpoints"
+
+        monkeypatch.setattr(FakeKernel, "execute", ask_for_a_checkpoint)
+        await session.submit("%checkpoint mine").done.wait()
+        report("comm_msg", "idle")
+        assert not saved.exist
+        assert (await make())[2:] == ["mine"]
+        assert len(copies) == 3, "of files, only for checkpoints"
+
+
+async def ask_for_a_checkpoint(kernel: FakeKernel, _: str, on_output: Any, **__: Any) -> dict[str, Any]:
+    """A kernel's cell that does so."""
+    answered = asyncio.Event()
+    vars(kernel)["answer_past"] = lambda *_, **__: answered.set()
+    on_output(PAST_REQUEST, {"what": "checkpoint", "name": "mine"})
+    await answered.wait()
+    return {"content": {"status": "ok", "execution_count": 3}}
 
 
 async def test_packages_whose_installation_was_cancelled_are_installed_before_the_next_cell(one: Opened) -> None:

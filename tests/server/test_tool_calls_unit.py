@@ -177,6 +177,9 @@ async def test_base64_may_be_broken_into_lines_and_what_is_none_is_refused(files
         "numpy pandas>=2",
         '["numpy", "pandas>=2"]',
         "pip install numpy pandas>=2",
+        "uv add numpy pandas>=2",
+        "numpy and pandas>=2",
+        "numpy, and pandas>=2",
     ],
 )
 async def test_who_names_several_packages_in_one_text_is_told_the_list(
@@ -192,7 +195,7 @@ async def test_who_names_several_packages_in_one_text_is_told_the_list(
     "name",
     [
         *("numpy --upgrade", "numpy=1", "numpy>=", "[1", "[]", "a, -r b", "", "pip install", "my-pip install foo"),
-        *("conda install foo", "foo pip install bar"),
+        *("conda install foo", "foo pip install bar", "pdm add foo", "foo or bar"),
         pytest.param("[" * 100_000, id="deep"),
         pytest.param(f"pip{' ' * 200_000}numpy=", id="blanks"),
     ],
@@ -208,6 +211,8 @@ async def test_what_is_no_requirement_starts_no_session(packages: PackageTools, 
     [
         *((f"{command} numpy", "numpy") for command in ("pip install", "%pip install", "!pip install")),
         ("uv pip install numpy", "numpy"),
+        ("uv add numpy", "numpy"),
+        ("poetry add numpy", "numpy"),
         ("micropip install numpy", "numpy"),
         ("python -m pip install  numpy ", "numpy"),
         ("numpy >=1, <2", "'numpy >=1, <2'"),

@@ -1,10 +1,11 @@
 """The wire of stdio towards a client that does not read: over pipes, without a server."""
 
 import json
+import logging
 import os
 import socket
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest, JSONRPCResponse
 from structlog.testing import capture_logs
 
+from kernelmcp.observability import unread_stderr
+from kernelmcp.stdio import serve
 from kernelmcp.stdio import wire as module
 from kernelmcp.stdio.wire import Wire, open_wire
 
@@ -194,3 +197,44 @@ async def test_sockets_carry_messages_both_ways_and_may_be_half_closed(is_one: b
         assert await client.read(1) == [2]
     to_server.close()
     from_server.close()
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+async def test_one_socket_that_is_closed_with_an_answer_unread_is_at_its_end(answers: int) -> None:
+    client, server = socket.socketpair()
+    async with open_wire(os.dup(server.fileno()), server.detach()) as wire:
+        Client(client.fileno(), client.fileno()).ask(1, 2)
+        assert [await next_id(wire), await next_id(wire)] == [1, 2]
+        await answer(wire, 1, 10)
+        client.close()
+        if answers == 2:
+            await answer(wire, 2, 10)  # nobody has noticed yet
+        with anyio.fail_after(DEADLINE), pytest.raises(anyio.EndOfStream):
+            await wire.receive()
+
+
+def test_a_socket_that_is_stderr_too_carries_messages_only(standard_fds: None) -> None:
+    """As of inetd, and of systemd with StandardInput=socket."""
+    client, server = socket.socketpair()
+    with client, server:
+        for fd in (0, 1, 2):
+            os.dup2(server.fileno(), fd)
+        log = unread_stderr.UnreadStderr(2)  # it is made before the wire is claimed
+        wire_in, wire_out = serve.claim()
+        log.handle(logging.makeLogRecord({"msg": "a line of the log"}))
+        log.flush()
+        os.write(1, b"a print")
+        os.write(wire_out, b"a message")
+        assert client.recv(100) == b"a message"
+        os.close(wire_in)
+        os.close(wire_out)
+
+
+@pytest.fixture
+def standard_fds() -> Iterator[None]:
+    """A test may change them."""
+    kept = [os.dup(fd) for fd in (0, 1, 2)]
+    yield
+    for fd, copy in enumerate(kept):
+        os.dup2(copy, fd)
+        os.close(copy)

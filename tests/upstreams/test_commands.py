@@ -115,6 +115,7 @@ def test_import_copies_servers_and_no_secrets(run, tmp_path: Path) -> None:
             "url": "https://me:hunter2@example.org/mcp?key=hunter2&page=1",
             "headers": {"Authorization": "Bearer hunter2", "X-Team": "blue"},
         },
+        "shell": {"command": "sh", "args": ["-c", "mcp --token 012$X"]},
         "there": {"command": "other"},
     }
     (tmp_path / ".cursor").mkdir()
@@ -133,7 +134,7 @@ def test_import_copies_servers_and_no_secrets(run, tmp_path: Path) -> None:
     assert TOKEN not in text + done.stdout + dry.stdout
 
     found = tomllib.loads(text)["upstreams"]["servers"]
-    assert list(found) == ["there", "files", "git-hub", "remote"]
+    assert list(found) == ["there", "files", "git-hub", "remote", "shell"]
     assert found["there"] == {"command": "mine"}
     assert found["files"] == servers["files"]
     assert found["git-hub"]["args"] == [
@@ -152,7 +153,9 @@ def test_import_copies_servers_and_no_secrets(run, tmp_path: Path) -> None:
         "REMOTE_PASSWORD",
         "REMOTE_KEY",
         "REMOTE_TOKEN",
+        "--token",
     }
+    assert done.stdout.endswith("because of how their scripts write them:\n  --token of shell\n")
 
     again = run("import", "cursor")
     assert (again.returncode, file.read_text()) == (0, text)

@@ -1,6 +1,7 @@
 """What `kernelmcp upstreams import` writes of another program's servers: no secret, and everything else as it was."""
 
 import json
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from kernelmcp.commands.upstreams.import_client import Wanted, _append, _table
+from kernelmcp.config.expansion import expanded
 from kernelmcp.config.upstream_settings import UpstreamSettings
 
 ADDRESS = "https://a.example/a-name-of-2-long-words-and-1-more/@b/c?d=/e"
@@ -58,10 +60,10 @@ def imported(wanted: Wanted, name: str, **server: Any) -> dict[str, Any]:
             ["-c", "GITHUB_TOKEN=${X_GITHUB_TOKEN} B_KEY='${X_B_KEY}' mcp --key \"$KEY\" -H \"X-Key: ${X_X_KEY}\""],
             3,
         ),
-        (["-lc", f'mcp --config "{{\\"token\\": \\"{SECRET}\\"}}"'], ["-lc", 'mcp --config "${X_CONFIG}"'], 1),
+        (["-lc", f'mcp --config "{{\\"token\\": \\"{SECRET}\\"}}"'], ["-lc", "mcp --config '${X_CONFIG}'"], 1),
         (
             ["-c", f"run --token \\\n {SECRET} --key \\\r\n {OTHER} B_KEY=a\\ {SECRET} C_KEY='{SECRET}\\' mcp"],
-            ["-c", "run --token \\\n ${X_TOKEN} --key \\\r\n ${X_KEY} B_KEY=${X_B_KEY} C_KEY='${X_C_KEY}' mcp"],
+            ["-c", "run --token \\\n ${X_TOKEN} --key \\\r\n ${X_KEY} B_KEY='${X_B_KEY}' C_KEY='${X_C_KEY}' mcp"],
             4,
         ),
         ([f"smtp://me@x.example:{SECRET}@h"], ["smtp://me@x.example:${X_PASSWORD}@h"], 1),
@@ -95,6 +97,50 @@ def test_json_with_a_secret_is_replaced_as_a_whole() -> None:
 def test_a_name_in_json_tells_of_all_that_it_contains(value: dict[str, Any], secret: bool) -> None:
     text = json.dumps(value)
     assert imported(Wanted(), "x", command="npx", env={"A": text})["env"]["A"] == ("${A}" if secret else text)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"A_KEY=a\\ {SECRET} mcp --key={SECRET}",
+        f'A_KEY="{SECRET}\\"b" mcp',
+        f'A_KEY="{SECRET}\'s" mcp',
+        f"A_KEY=a' '{SECRET} mcp",
+        f'mcp {OTHER}"a b"',
+        f'mcp "https://a.example/x y"?token="{SECRET} z"',
+        f'mcp --config "{{\\"token\\": \\"{SECRET}\\"}}"',
+    ],
+)
+def test_with_the_secrets_put_in_a_script_is_as_it_was(script: str) -> None:
+    wanted = Wanted()
+    written = imported(wanted, "x", command="sh", args=["-c", script])["args"][1]
+    assert shlex.split(expanded(written, wanted._values)) == shlex.split(script)
+    assert wanted.kept == []
+
+
+def test_beside_variables_of_a_shell_secrets_are_replaced() -> None:
+    wanted = Wanted()
+    script = f'mcp "postgres://me:{SECRET}@db/$DB" https://a.example/?token={OTHER}&x=$X `date`'
+    assert imported(wanted, "x", command="sh", args=["-c", script])["args"][1] == (
+        'mcp "postgres://me:${X_PASSWORD}@db/$DB" https://a.example/?token=${X_TOKEN}&x=$X `date`'
+    )
+    assert wanted.kept == []
+
+
+@pytest.mark.parametrize(
+    ("script", "kept"),
+    [
+        ("mcp --token ghp_012$X", ["--token of x"]),
+        ("TOKEN=ghp_012`date` mcp", ["TOKEN of x"]),
+        ("TOKEN=it\\'s mcp", ["TOKEN of x"]),
+        ('mcp --config "{\\"token\\": \\"012\\", \\"home\\": \\"$HOME\\"}"', ["--config of x"]),
+        ('TOKEN=$(cat a) mcp --key "$KEY" --token-file $HOME/token -H "Authorization: Bearer $TOKEN"', []),
+    ],
+)
+def test_what_may_be_a_secret_and_stays_in_a_script_is_named(script: str, kept: list[str]) -> None:
+    wanted = Wanted()
+    assert imported(wanted, "x", command="sh", args=["-c", script])["args"] == ["-c", script]
+    assert (wanted.kept, wanted.variables) == (kept, {})
 
 
 def test_a_word_with_many_backslashes_takes_no_more_time_than_others() -> None:

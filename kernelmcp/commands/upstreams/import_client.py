@@ -1,11 +1,13 @@
 """`kernelmcp upstreams import CLIENT`: copies the servers of another program into mcp.toml, and keeps existing entries.
 
-Values that look like secrets are not copied: `${NAME}` replaces them, and the command says which variables to set.
+Values that look like secrets are not copied: `${NAME}` replaces them, and the command says which variables to set. In a
+shell's script, some can only stay: it names them.
 """
 
 import itertools
 import json
 import re
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -41,7 +43,11 @@ _PARAMETER = re.compile(r"([?&]([^=&#]+)=)([^&#]+)")
 # The argument after this one is a shell's script. Its words, and those that end with a quoted part.
 _SCRIPT = re.compile(r"-[a-z]{0,3}c|/c", re.IGNORECASE)
 _WORD = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\[^\r\n]|[^\s"';&|\\])+""", re.DOTALL)
-_QUOTED = re.compile(r"""([^"']*)(["'])((?:\\.|[^"\\])*(?=")|[^']*(?='))\2""", re.DOTALL)
+_QUOTED = re.compile(r"""((?:[\w-]+[=:])?)(["'])((?:\\.|[^"\\])*(?=")|[^']*(?='))\2""", re.DOTALL)
+# What a shell replaces, and what begins so.
+_SHELLS = re.compile(r"\$(?:\w+|\{[^{}]*\}|\(.*)|[$`].*", re.DOTALL)
+_ANY = re.compile("")
+_REPLACED = re.compile(r"(\$\{\w+\})")
 _SCHEME = re.compile(r"((?:Bearer|Basic|Token|ApiKey)\s+)(\S.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -75,6 +81,9 @@ def main(settings: Settings, client: str, *, dry_run: bool) -> int:
             "`env` of its entry for kernelmcp):\n"
         )
         sys.stdout.writelines(f"  {variable}   {what}\n" for variable, what in wanted.variables.items())
+    if wanted.kept:
+        sys.stdout.write("These may be secrets, and were copied, because of how their scripts write them:\n")
+        sys.stdout.writelines(f"  {what}\n" for what in wanted.kept)
     return 0
 
 
@@ -111,6 +120,8 @@ class Wanted:
 
     def __init__(self) -> None:
         self.variables: dict[str, str] = {}
+        self.kept: list[str] = []
+        """What may be a secret, and was not replaced."""
         self._values: dict[str, str] = {}
 
     def instead(self, variable: str, value: str, what: str) -> str:
@@ -124,9 +135,11 @@ class Wanted:
 class _Texts:
     """The texts of one server, without their secrets."""
 
-    def __init__(self, name: str, wanted: Wanted) -> None:
+    def __init__(self, name: str, wanted: Wanted, keeps: re.Pattern[str] | None = None) -> None:
         self._name = name
         self._wanted = wanted
+        self._keeps = keeps
+        """Values with this in them are not replaced."""
         self._prefix = re.sub(r"\W", "_", name).upper()
 
     def argument(self, argument: str, before: str) -> str:
@@ -143,12 +156,17 @@ class _Texts:
             word, option, before = found[0], before, found[0]
             quoted = _QUOTED.fullmatch(word)
             head, quote, inner = quoted.groups() if quoted else ("", "", word)
-            if quote == '"':
-                inner = re.sub(r"\\(.)", r"\1", inner)
-            plain = head + inner
-            if ("$" in inner and quote != "'") or (written := self.argument(plain, option)) == plain:
+            plain = shlex.split(word)[0]
+            is_literal = plain == head + inner
+            keeps = _SHELLS if quote != "'" and _SHELLS.search(word) else None
+            if not is_literal and (keeps or "'" in plain):
+                keeps = _ANY
+            written = _Texts(self._name, self._wanted, keeps).argument(plain, option)
+            if written == plain:
                 return word
-            return f"{head}{quote}{written[len(head) :]}{quote}" if written.startswith(head) else written
+            if is_literal and written.startswith(head):
+                return f"{head}{quote}{written[len(head) :]}{quote}"
+            return _word(written)
 
         return _WORD.sub(of_word, text)
 
@@ -190,7 +208,19 @@ class _Texts:
         return f"{self._prefix}_{words.strip('_').upper()}"
 
     def _instead(self, variable: str, value: str, what: str) -> str:
-        return self._wanted.instead(variable, value, f"{what} of {self._name}")
+        what = f"{what} of {self._name}"
+        if self._keeps is None or not self._keeps.search(value):
+            return self._wanted.instead(variable, value, what)
+        rest = _SHELLS.sub("", value)
+        if re.search(r"\w", rest) and not rest.startswith("/"):  # more than a variable or a path
+            self._wanted.kept.append(what)
+        return value
+
+
+def _word(text: str) -> str:
+    """A shell's word with this text. Values are put into the script as they are: single quotes keep them whole."""
+    parts = filter(None, _REPLACED.split(text))
+    return "".join(f"'{part}'" if _REPLACED.fullmatch(part) else shlex.quote(part) for part in parts)
 
 
 def _table(name: str, server: UpstreamSettings, wanted: Wanted) -> str:

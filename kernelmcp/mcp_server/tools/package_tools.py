@@ -38,9 +38,11 @@ MAX_REQUIREMENTS = 200
 # A name, perhaps with extras, versions and a marker; no braces or dollars, which IPython would expand.
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-\[\], <>=!~;*+()'\"]{0,499}")
 # What a model may write before the names.
-_COMMAND = re.compile(r"(?:[%!] ?)?(?:python3? -m )?(?:uv |micro)?pip3? install(?: |$)")
+_COMMAND = re.compile(r"(?:[%!] ?)?(?:(?:python3? -m )?(?:uv |micro)?pip3? install|(?:uv|poetry) add)(?: |$)")
 # Between two requirements, and not between the versions of one.
-_BETWEEN = re.compile(r"(?: ?, ?| )(?=[A-Za-z])")
+_BETWEEN = re.compile(r"(?: ?, ?| )(?:and )?(?=[A-Za-z])")
+# Of another command or a sentence. Somebody may own packages of these names.
+_NO_NAMES = frozenset({"install", "add", "and", "or"})
 
 
 class PackageTools:
@@ -101,7 +103,7 @@ def _checked(names: list[str]) -> list[str]:
         if _is_requirement(requirement):
             continue
         parts = _several(requirement)
-        if "install" not in parts and 0 < len(parts) <= MAX_REQUIREMENTS and all(map(_is_requirement, parts)):
+        if _NO_NAMES.isdisjoint(parts) and 0 < len(parts) <= MAX_REQUIREMENTS and all(map(_is_requirement, parts)):
             raise InvalidArgument(
                 f"{name[:100]!r} names {counted(len(parts), 'package')}",
                 f"Pass a list of requirements: {json.dumps(parts)[:1000]}.",

@@ -215,7 +215,7 @@ class Variables:
     def reset(self) -> None:
         """There are none any more, as somebody asked for that."""
         self._record.has_run = self._record.is_unchanged = self._record.loss_is_said = False
-        self._record.last_execution = ""
+        self._record.last_execution, self._record.why_lost = "", []
         self.state = "none"
         self._keep(Beginning())
         self.saved.forget()
