@@ -92,6 +92,14 @@ def test_the_names_in_a_volume_are_no_notes(tmp_path: Path) -> None:
         assert (said is None) == (path == "ab")
 
 
+def test_a_name_is_looked_for_beside_the_words_and_not_in_a_whole_text_for_each_of_them() -> None:
+    words, path = "No such file or directory", "'/home/me/a.csv'"
+    for said in (f"{words}: {path}", f"{words}{'.' * 200}{path}", f"{words * 9}{path}"):
+        assert about_missing(GuestError("FileNotFoundError", said, ""), [], is_local=True) == NO_FOLDER
+    far = GuestError("FileNotFoundError", f"{words}{'.' * 201}{path}", "")
+    assert about_missing(far, [], is_local=True) is None
+
+
 def test_a_name_with_brackets_is_found_and_shown_as_it_is_unless_it_could_be_a_note(tmp_path: Path) -> None:
     volumes = [{"name": "v", "path": str(tmp_path), "mode": "ro"}]
     for name, wanted in {
