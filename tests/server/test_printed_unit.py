@@ -15,7 +15,7 @@ from kernelmcp.mcp_server.results.installs import server_error
 from kernelmcp.mcp_server.results.links import file_type
 from kernelmcp.mcp_server.results.missing_files import NO_FOLDER, NO_FOLDER_ELSEWHERE, about_missing
 from kernelmcp.mcp_server.results.notes import LOST_EARLIER
-from kernelmcp.mcp_server.results.printed import printed, shown
+from kernelmcp.mcp_server.results.printed import printed, shown, with_reports
 
 PACKAGE = Path(kernelmcp.__file__).parent
 SOURCES = [
@@ -73,6 +73,33 @@ def test_every_note_begins_as_nothing_that_is_printed_does() -> None:
     notes = [text for text in beginnings() if not text.startswith(OF_THE_TEXT)]
     assert len(notes) > 30
     assert [text for text in notes if printed(text) == text] == []
+
+
+@pytest.mark.parametrize(
+    "blank",
+    [
+        "\N{NO-BREAK SPACE}",
+        "\N{ZERO WIDTH SPACE} ",
+        "\x1b[0m ",
+        "\x1b[1;31m\x1b[m\t",
+        "\x1b]8;;x\x07 ",
+        "\n",
+        "  ",
+        "\x00 ",
+    ],
+    ids=ascii,
+)
+def test_blanks_of_any_kind_make_a_note_no_other_text(blank: str) -> None:
+    for text in (f"[The{blank}kernel was restarted", f"[{blank}The kernel was restarted", f"[2{blank}pictures:"):
+        assert printed(text) == f"[printed: {text[1:]}"
+    for text in (f"[{blank}kernelmcp] the sandbox process", f"[kernelmcp{blank}] the sandbox process"):
+        assert with_reports(text) == f"[printed: {text[1:]}"
+
+
+def test_a_report_is_only_where_the_kernel_process_lets_no_guest_write_one() -> None:
+    said = "[kernelmcp] the sandbox process had ended"
+    assert with_reports(said) == said
+    assert printed(said) == f"[printed: {said[1:]}"
 
 
 @pytest.mark.parametrize(
