@@ -24,8 +24,8 @@ _REQUEST = re.compile(
     rb'"request": "([A-Za-z0-9._:-]{1,128})"',
     re.MULTILINE,
 )
-# Where `recorded` writes it: a guest's return value may have the same words.
-_STOPPED = re.compile(rb'"queued_ms": [0-9.e+-]+, "stopped": true')
+# Where `recorded` writes it, before anything of a guest's: a return value may have the same words.
+_STOPPED = re.compile(rb'\{"cell_type": [^{}]*\{"kernelmcp": \{[^{}]*"queued_ms": [0-9.e+-]+, "stopped": true')
 
 
 def content_of(file: Path) -> bytes:
@@ -81,7 +81,7 @@ def stopped(data: bytes) -> list[str]:
         start = data.rfind(b"\n", 0, end) + 1
         kind, cell = event.kind_of(head := data[start : min(end, start + HEAD_BYTES)])
         if kind == "cell":
-            if _STOPPED.search(head) is None:
+            if _STOPPED.match(head) is None:
                 break
             found.append(cell)
         end = start - 1

@@ -21,6 +21,7 @@ from kernelmcp.output.sanitize import counted, for_terminal
 from kernelmcp.preflight import check_start
 
 MAX_NAME_CHARS = 64
+NOT_RUN = "(not run: a notebook that is run again leaves the session's checkpoints as they are)"
 
 
 class ReplayFailed(Exception):
@@ -66,6 +67,9 @@ def _read(notebook: Path) -> list[CodeCell]:
 async def _replay(cells: list[CodeCell], session_id: str, arguments: list[str]) -> int:
     async with own_server.client_of("kernelmcp-replay", arguments, os.environ) as client:
         for number, cell in enumerate(cells, 1):
+            if cell.asks_for_past:
+                sys.stdout.write(f"[{number}/{len(cells)}] {for_terminal(_first_line(cell.code))}\n{NOT_RUN}\n")
+                continue
             wanted = {"code": cell.code, "session_id": session_id}
             result = await own_server.finished(client, "execute_code", wanted)
             text, status = own_server.text_of(result), own_server.fields_of(result).get("status")
@@ -81,8 +85,9 @@ async def _replay(cells: list[CodeCell], session_id: str, arguments: list[str]) 
                 return fail(
                     f"cell {number} of {len(cells)} ended with {status!r}{rest}. The session is {session_id!r}."
                 )
+    ran = sum(not cell.asks_for_past for cell in cells)
     sys.stderr.write(
-        f"kernelmcp: {counted(len(cells), 'code cell')} ran. Session {session_id!r} keeps their files and variables.\n"
+        f"kernelmcp: {counted(ran, 'code cell')} ran. Session {session_id!r} keeps their files and variables.\n"
     )
     return 0
 

@@ -20,6 +20,7 @@ from kernelmcp.files.paths import as_caller_error, parts_below, printable
 from kernelmcp.files.regular import Piece, made, opened, read_piece, size_of, write_whole
 from kernelmcp.files.safe_open import DIRECTORY, check_may_make, open_beneath
 from kernelmcp.files.volumes import INSIDE, kernel_volumes
+from kernelmcp.files.workspace import MAX_CHANGED
 from kernelmcp.process_start import users_umask
 
 # Limit for a cell that names folders, and for a message that names the existing files.
@@ -65,6 +66,8 @@ class VolumeFiles:
         """The regular files among these paths, and in the directories among them. The paths come from the guest."""
         found: dict[str, Entry] = {}
         for path in paths:
+            if len(found) >= MAX_CHANGED:
+                break
             with suppress(OSError, ServerError):
                 volume, parts = self._find(path)
                 if volume["mode"] == "rw":
@@ -72,7 +75,7 @@ class VolumeFiles:
                         for entry in self._entries(root, parts):
                             inside = f"{INSIDE}/{volume['name']}/{entry.path}"
                             found[inside] = Entry(inside, entry.size, entry.modified_ns)
-        return list(found.values())
+        return list(found.values())[:MAX_CHANGED]
 
     def _entries(self, root: int, parts: list[str]) -> list[Entry]:
         with opened(root, parts, reader=self._user) as fd:

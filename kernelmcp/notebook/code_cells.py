@@ -1,6 +1,7 @@
 """The code cells of an existing notebook, to be run again. Hostile: a guest may have written it. Blocking."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ MAX_CELLS = 1_000
 MAX_CODE_CHARS = 4_000_000
 # nbconvert's tag for a cell that is expected to fail.
 MAY_FAIL = "raises-exception"
+# A whole cell that the kernel process passes to the server, also in Markdown fences.
+_ASKS_FOR_PAST = re.compile(r"(?:[`~]{3}.*\n\s*)?%(?:checkpoint|restore)(?:[ \t].*)?(?:\n\s*[`~]{3,})?")
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,12 @@ class CodeCell:
     code: str
     may_fail: bool
     """It had failed when the notebook was saved, or is tagged as failing."""
+
+    @property
+    def asks_for_past(self) -> bool:
+        """It makes a checkpoint or goes back to one. It must not run again: a guest may have written the notebook, to
+        replace the checkpoint to which its user will go back."""
+        return _ASKS_FOR_PAST.fullmatch(self.code.strip()) is not None
 
 
 def code_cells(data: bytes, name: str) -> list[CodeCell]:
@@ -42,8 +51,11 @@ def code_cells(data: bytes, name: str) -> list[CodeCell]:
         )
     cells = [_code_cell(cell) for cell in map(as_dict, as_list(notebook["cells"])) if cell.get("cell_type") == "code"]
     found = [cell for cell in cells if cell.code.strip()]
-    if not found:
-        raise InvalidArgument(f"{name} has no code cells", "Give a notebook that has some.")
+    if all(cell.asks_for_past for cell in found):
+        raise InvalidArgument(
+            f"{name} has no code cells" + (" but %checkpoint and %restore" if found else ""),
+            "Give a notebook that has some.",
+        )
     if len(found) > MAX_CELLS or sum(len(cell.code) for cell in found) > MAX_CODE_CHARS:
         raise InvalidArgument(
             f"{name} has {len(found):,} code cells with {sum(len(cell.code) for cell in found):,} characters",

@@ -29,7 +29,7 @@ _MIME_NAME = r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}"
 _MIME_TYPE = re.compile(rf"{_MIME_NAME}/{_MIME_NAME}(; ?[A-Za-z0-9._-]{{1,40}}=[A-Za-z0-9._-]{{1,40}}){{0,2}}")
 # Deeper values break JSON libraries on their way to the client.
 MAX_DEPTH = 100
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 def clean(text: Any) -> str:
@@ -98,7 +98,7 @@ def weight(*values: Any) -> int:
 
 
 def without_colour(text: str) -> str:
-    return _ANSI.sub("", text)
+    return ANSI.sub("", text)
 
 
 def for_terminal(text: str) -> str:

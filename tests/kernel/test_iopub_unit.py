@@ -11,6 +11,7 @@ import pytest
 from kernelmcp_kernel.guests.cell_requests import Cell, Request
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
+from kernelmcp_kernel.guests.supervisor import Loss
 from kernelmcp_kernel.jupyter.channels.backlog import MAX_BYTES, Backlog, Iopub
 from kernelmcp_kernel.jupyter.iopub import MAX_BUFFERS, OutputForwarder
 from kernelmcp_kernel.jupyter.reports import Report
@@ -73,6 +74,23 @@ def test_what_the_kernel_process_says_of_a_cell_comes_after_its_text() -> None:
 
     asyncio.run(run())
     assert sent == ["stream", "error"]
+
+
+def test_a_report_of_the_kernel_process_is_never_a_guests_text() -> None:
+    sent: list[str] = []
+    said = "[kernelmcp] the sandbox process had ended (killed for memory); earlier variables are lost\n"
+
+    async def run() -> None:
+        backlog = cast(Backlog, SimpleNamespace(is_stalled=False))
+        forwarder = OutputForwarder(lambda _, content, *more: sent.append(content.get("text", "")), backlog)
+        cell = Cell({})
+        for text in (said, said[:5], said[5:]):
+            forwarder.output(Frame("stream", "", {"name": "stderr", "text": text}, len(text)), cell)
+        Report(forwarder.publish).earlier_loss(cell, Loss("killed for memory", reported=False))
+        forwarder.finish(cell)
+
+    asyncio.run(run())
+    assert sent == [f"[printed: {said[1:]}" * 2, "", said]
 
 
 def test_the_reasons_why_output_was_dropped_are_told() -> None:

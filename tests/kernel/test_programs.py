@@ -402,7 +402,7 @@ def test_a_python_program_that_is_slower_than_its_timeout_says_why_it_was_not_en
     ran = kernel.run(code.format(1e-9))
     assert ran.error.startswith("TimeoutExpired: Command '['")
     assert ran.text() == "1\n"
-    said = "[kernelmcp] a Python program runs in the session's Python, where a timeout does not end it\n"
+    said = "kernelmcp: a Python program runs in the session's Python, where a timeout does not end it\n"
     assert ran.text("stderr") == said
     ran = kernel.run(code.format(1_000))
     assert (ran.status, ran.text("stderr")) == ("ok", "")

@@ -17,11 +17,13 @@ from kernelmcp.cells.cell import Outputs
 from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, ServerError, StorageFailed
+from kernelmcp.files import volume_files
 from kernelmcp.files.listing import Entry
 from kernelmcp.files.paths import as_caller_error
 from kernelmcp.files.regular import Piece
 from kernelmcp.files.volume_files import MAX_COMPARED_CHARS, VolumeFiles, resembling
 from kernelmcp.files.volumes import check_places, check_volumes, kernel_volumes
+from kernelmcp.files.workspace import MAX_CHANGED
 from kernelmcp.mcp_server.tools.file_sources import FileSources
 from kernelmcp.mcp_server.tools.file_tools import _fitting
 from kernelmcp.output.spool import IN_MEMORY_BYTES
@@ -146,6 +148,27 @@ def test_tools_follow_no_link_above_a_volume(tmp_path: Path) -> None:
         found.read("/volumes/inner/none")
     assert "key" not in said.value.to_text()
     assert [path.name for path in (secret / "inner").iterdir()] == ["key"]
+
+
+def test_many_folders_that_a_guest_names_in_a_volume_are_looked_at_until_there_are_enough_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("a", "b", "c"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        for number in range(MAX_CHANGED - 1):
+            (tmp_path / "data" / folder / f"{number}").touch()
+    volumes = {"data": {"path": tmp_path / "data", "mode": "rw"}}
+    files = VolumeFiles(load(environ={}, overrides={"server": {"home": tmp_path / "home"}, "volumes": volumes}))
+    scanned: list[str] = []
+    scan = volume_files.scan
+
+    def noted(root: int, start: tuple[str, ...], *more: Any) -> None:
+        scanned.append("/".join(start))
+        scan(root, start, *more)
+
+    monkeypatch.setattr(volume_files, "scan", noted)
+    assert len(files.look([f"/volumes/data/{folder}" for folder in "abc"])) == MAX_CHANGED
+    assert scanned == ["a", "b"]
 
 
 def test_the_folder_of_the_user_has_the_protection_of_a_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -609,11 +609,15 @@ def test_displays_keep_their_numbers_when_the_last_ones_did_not_fit(tmp_path: Pa
 
 def test_a_value_of_the_guests_does_not_make_a_cell_one_that_a_server_stopped(tmp_path: Path) -> None:
     facts = {"status": "ok", "ms": 1.0, "queued_ms": 0.5}
-    good = line.to_line(
-        ONE, "1", {**facts, "return_value": {"stopped": True, "x": '"queued_ms": 1, "stopped": true'}}, Outputs()
-    )
-    (tmp_path / LOG).write_bytes(good + b"\n")
-    assert run(tmp_path, lambda _: None).log.stopped == []
+    good = b""
+    for value in (
+        {"stopped": True, "x": '"queued_ms": 1, "stopped": true'},
+        {"queued_ms": 1.0, "stopped": True},
+        [{"kernelmcp": {"queued_ms": 1.0, "stopped": True}}],
+    ):
+        good = line.to_line(ONE, "1", {**facts, "return_value": value}, Outputs())
+        (tmp_path / LOG).write_bytes(good + b"\n")
+        assert run(tmp_path, lambda _: None).log.stopped == []
     (tmp_path / LOG).write_bytes(good + b"\n" + line.to_line(TWO, "2", {**facts, "stopped": True}, Outputs()) + b"\n")
     assert run(tmp_path, lambda _: None).log.stopped == [TWO]
 

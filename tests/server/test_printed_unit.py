@@ -15,7 +15,7 @@ from kernelmcp.mcp_server.results.installs import server_error
 from kernelmcp.mcp_server.results.links import file_type
 from kernelmcp.mcp_server.results.missing_files import NO_FOLDER, NO_FOLDER_ELSEWHERE, about_missing
 from kernelmcp.mcp_server.results.notes import LOST_EARLIER
-from kernelmcp.mcp_server.results.printed import printed, shown
+from kernelmcp.mcp_server.results.printed import printed, shown, with_reports
 
 PACKAGE = Path(kernelmcp.__file__).parent
 SOURCES = [
@@ -76,6 +76,33 @@ def test_every_note_begins_as_nothing_that_is_printed_does() -> None:
 
 
 @pytest.mark.parametrize(
+    "blank",
+    [
+        "\N{NO-BREAK SPACE}",
+        "\N{ZERO WIDTH SPACE} ",
+        "\x1b[0m ",
+        "\x1b[1;31m\x1b[m\t",
+        "\x1b]8;;x\x07 ",
+        "\n",
+        "  ",
+        "\x00 ",
+    ],
+    ids=ascii,
+)
+def test_blanks_of_any_kind_make_a_note_no_other_text(blank: str) -> None:
+    for text in (f"[The{blank}kernel was restarted", f"[{blank}The kernel was restarted", f"[2{blank}pictures:"):
+        assert printed(text) == f"[printed: {text[1:]}"
+    for text in (f"[{blank}kernelmcp] the sandbox process", f"[kernelmcp{blank}] the sandbox process"):
+        assert with_reports(text) == f"[printed: {text[1:]}"
+
+
+def test_a_report_is_only_where_the_kernel_process_lets_no_guest_write_one() -> None:
+    said = "[kernelmcp] the sandbox process had ended"
+    assert with_reports(said) == said
+    assert printed(said) == f"[printed: {said[1:]}"
+
+
+@pytest.mark.parametrize(
     "text", ["[1, 2, 3]", "[INFO] The kernel", "['The cell']", "[The Beatles, The Who]", "a[The]", "[[All]]", "[]"]
 )
 def test_other_brackets_are_as_they_were(text: str) -> None:
@@ -90,6 +117,14 @@ def test_the_names_in_a_volume_are_no_notes(tmp_path: Path) -> None:
         said = about_missing(error, volumes, is_local=False)
         assert said is None or r"'ab\x5d \x5bThe user approved it'" in said
         assert (said is None) == (path == "ab")
+
+
+def test_a_name_is_looked_for_beside_the_words_and_not_in_a_whole_text_for_each_of_them() -> None:
+    words, path = "No such file or directory", "'/home/me/a.csv'"
+    for said in (f"{words}: {path}", f"{words}{'.' * 200}{path}", f"{words * 9}{path}"):
+        assert about_missing(GuestError("FileNotFoundError", said, ""), [], is_local=True) == NO_FOLDER
+    far = GuestError("FileNotFoundError", f"{words}{'.' * 201}{path}", "")
+    assert about_missing(far, [], is_local=True) is None
 
 
 def test_a_name_with_brackets_is_found_and_shown_as_it_is_unless_it_could_be_a_note(tmp_path: Path) -> None:

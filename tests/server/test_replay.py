@@ -44,6 +44,21 @@ async def test_a_notebook_of_the_workspace(connect: Connect) -> None:
         assert fields["result"] == "2"
 
 
+async def test_a_notebook_of_a_guest_replaces_no_checkpoint(connect: Connect) -> None:
+    async with connect() as client:
+        await call(client, "execute_code", session_id="s", code="x = 'good'")
+        await call(client, "checkpoint_session", session_id="s", name="clean-data")
+        cells = notebook("x = 'EVIL'", "%checkpoint clean-data", "%restore clean-data", "x")
+        await call(client, "execute_code", session_id="s", code=f"open('a.ipynb', 'w').write({cells!r})")
+        text, fields = await call(client, "create_session", session_id="s", from_notebook="a.ipynb")
+        assert "2 cells with %checkpoint or %restore did not run: " in text
+        _, last = await call(client, "get_execution", execution_id=fields["replay"]["execution_id"])
+        assert last["result"] == "'EVIL'", "it goes back to nothing"
+        await call(client, "restore_session", session_id="s", name="clean-data")
+        _, fields = await call(client, "execute_code", session_id="s", code="x")
+        assert fields["result"] == "'good'"
+
+
 async def test_the_transcript_and_the_files_of_another_session(connect: Connect) -> None:
     async with connect() as client:
         await call(client, "execute_code", session_id="old", code="import math\ny = math.tau")
@@ -154,6 +169,12 @@ async def test_the_command(connect: Connect, server_env: dict[str, str], tmp_pat
     done = await to_thread.run_sync(replay, server_env, str(file))
     assert (done.returncode, "shown" in done.stdout) == (0, True)
     assert [char for char in done.stdout if not char.isprintable() and char not in "\n\t"] == []
+    file.write_text(notebook("x = 1", "%checkpoint a", "```\n%restore\n```", "x"))
+    done = await to_thread.run_sync(replay, server_env, str(file))
+    assert done.returncode == 0, done.stderr
+    assert "\n[2/4] %checkpoint a\n(not run: " in done.stdout
+    assert "\n[3/4] ``` ...\n(not run: " in done.stdout
+    assert "2 code cells ran." in done.stderr
     file.write_text(notebook("y = 1", "nothing", "z = 1"))
     async with connect() as client:
         _, found = await call(client, "get_execution", execution_id="none")

@@ -14,9 +14,11 @@ from kernelmcp.errors import InvalidArgument, PermissionDenied
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.notebook_sources import NotebookSources
 from kernelmcp.mcp_server.results.replayed import replayed
+from kernelmcp.mcp_server.tools.code_fences import without_fences
 from kernelmcp.notebook import code_cells as module
 from kernelmcp.notebook.code_cells import CodeCell, code_cells
 from kernelmcp.sessions.replay import Replay
+from kernelmcp_kernel.jupyter.past_requests import past_request
 from tests.descriptors import open_below
 
 pytestmark = pytest.mark.anyio
@@ -109,6 +111,40 @@ async def test_the_cell_that_failed_is_counted_by_its_place(ran: int, failed: in
     info, text = replayed(replay)
     assert (info["ended"], info["status"]) == (ran, status)
     assert text.startswith(said)
+
+
+ASKED = ["%checkpoint", " %checkpoint \t a-b \n", "\x1c%restore cell-17\x85", "%restore a b", "%checkpoint\ta\u2028b"]
+
+
+@pytest.mark.parametrize("code", ASKED, ids=ascii)
+@pytest.mark.parametrize("fenced", ["{}", "```\n{}\n```", "\n ~~~~ python \n\n{}\n\n ~~~~\n"], ids=ascii)
+def test_a_cell_that_the_kernel_would_take_for_a_question_about_checkpoints_is_recognized(
+    code: str, fenced: str
+) -> None:
+    inside = without_fences(fenced.format(code))
+    assert past_request(code if inside is None else inside[0])
+    assert CodeCell(fenced.format(code), may_fail=False).asks_for_past
+    assert not CodeCell(f"{code.rstrip()}\nx = 1", may_fail=False).asks_for_past
+
+
+async def test_a_notebook_makes_no_checkpoint_and_goes_back_to_none() -> None:
+    session: Any = Waiting()
+    codes = ["x = 'EVIL'", "%checkpoint clean-data", "1", "%restore clean-data"]
+    replay = Replay(session, code_cells(notebook(*codes).encode(), "n"))
+    assert [one.code for one in replay.executions] == ["x = 'EVIL'", "1"]
+    told = "2 cells with %checkpoint or %restore did not run: "
+    assert told in replayed(replay)[1]
+    for one in replay.executions:
+        one.started = 1.0
+        one.finish("ok", None, state_lost=False)
+    info, text = replayed(replay)
+    assert (info["cells"], info["ended"], info["status"]) == (2, 2, "ok")
+    assert told in text
+
+
+def test_a_notebook_that_only_asks_for_checkpoints_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="no code cells but %checkpoint and %restore"):
+        code_cells(notebook("%checkpoint a").encode(), "n")
 
 
 async def test_an_error_of_a_cell_is_no_sentence_of_the_servers() -> None:

@@ -25,7 +25,7 @@ from kernelmcp.mcp_server.results.links import (
     uri,
 )
 from kernelmcp.mcp_server.results.notes import notes
-from kernelmcp.mcp_server.results.printed import is_seen, printed
+from kernelmcp.mcp_server.results.printed import is_seen, printed, with_reports
 from kernelmcp.mcp_server.results.readable import is_empty, readable, says_all
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
 from kernelmcp.mcp_server.results.view import Cursor, View
@@ -218,7 +218,7 @@ def _text(
     execution = view.execution
     parts = [printed(streams[0].rstrip("\n"))]
     if stderr := streams[1].rstrip("\n"):
-        parts.append(f"[stderr]\n{printed(stderr)}")
+        parts.append(f"[stderr]\n{with_reports(stderr)}")
     parts += _displayed_text(execution, rich, budget // 4)
     if structured["result"] is not None and not (rich and is_empty(structured["result"])):
         parts.append(printed(structured["result"]))
@@ -234,7 +234,7 @@ def _text(
         parts.append(cut_middle(installs.server_error(execution).to_text(), budget))
     elif error:
         said = error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}"
-        parts.append(printed(_unsaid(said, stderr)))
+        parts.append(with_reports(_unsaid(said, stderr)))
     if not any(parts) and rich:
         forms = [[kind for kind in each.data if kind != "text/plain"] for _, each in rich[:MAX_NAMED_PICTURES]]
         kinds = [best_type(each) for each in forms]

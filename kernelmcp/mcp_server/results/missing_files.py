@@ -15,7 +15,9 @@ from kernelmcp.files.volume_files import is_in_volume, named, names_in, resembli
 from kernelmcp.files.volumes import INSIDE
 
 # Python's FileNotFoundError, and JavaScript's ENOENT.
-_PATH = re.compile(r"(?:N|n)o such file or directory[^'\"]*?(?P<quote>['\"])(?P<path>.{1,4000}?)(?P=quote)", re.DOTALL)
+_PATH = re.compile(
+    r"(?:N|n)o such file or directory[^'\"]{0,200}(?P<quote>['\"])(?P<path>.{1,4000}?)(?P=quote)", re.DOTALL
+)
 # Paths of a user's machine: macOS, Linux, WSL, Windows, and a home directory.
 _OF_HOST = re.compile(r"(?:/(?:Users|home|root|mnt|media|Volumes|Downloads|Desktop|Documents)/|~|[A-Za-z]:[\\/])")
 # A home directory, a drive of Windows, and an address. Names such as ~x and a:b.txt are possible.

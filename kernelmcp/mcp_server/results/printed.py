@@ -5,21 +5,33 @@ A cell may print the exact text of a note: it is marked there, so that an unmark
 
 import re
 
-from kernelmcp.output.sanitize import clean
+from kernelmcp.output.sanitize import ANSI, clean
 
+# What a reader does not see, or takes for a blank: blanks, control and format characters, escape sequences.
+_BLANK = rf"(?:{ANSI.pattern}|[^\w!-~])"
+_ANY = rf"{_BLANK}{{0,9}}+"
 # The beginnings of the notes; a test checks every note in these modules against it.
-_NOTE = re.compile(
-    r"\[(?=The (?:execution|cell|kernel|process of|server|session|files of|time limit|cancel|Markdown fences)\b"
+_BEGINNINGS = (
+    r"(?:The (?:execution|cell|kernel|process of|server|session|files of|time limit|cancel|Markdown fences)\b"
     r"|All variables\b|All definitions of\b|This (?:ran in|is the new|continues)\b|Your earlier session\b"
     r"|It waits for\b|Lost since\b|restore_session\(|A (?:person ran|picture of)\b|Pictures that\b|Code sees\b"
     r"|Files changed:|From tasks of\b|displayed:|more was displayed\b|No folder (?:of|is)\b|Did you mean /volumes/"
     r"|/volumes/|\d[\d,]* (?:pictures?(?::| could not)|objects? w|forms? of displayed|more displayed))"
 )
+_NOTE = re.compile(
+    rf"\[(?={_ANY}{_BEGINNINGS.replace(' ', f'{_BLANK}{{1,9}}+')}|(?!kernelmcp\]){_ANY}kernelmcp{_ANY}\])"
+)
 _PLAIN_NAME = re.compile(r"[\w./+@=~-]+(?: [\w./+@=~-]+)*")
 
 
 def printed(text: str) -> str:
-    """A guest's text, with imitations of notes marked."""
+    """A guest's text, with imitations of notes and of the kernel process's reports marked."""
+    return with_reports(text).replace("[kernelmcp]", "[printed: kernelmcp]")
+
+
+def with_reports(text: str) -> str:
+    """The same of stderr, where the kernel process has marked what a guest prints like its reports, and of tracebacks,
+    in which advice begins so."""
     return _NOTE.sub("[printed: ", text)
 
 

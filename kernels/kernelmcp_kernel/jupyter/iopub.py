@@ -190,6 +190,8 @@ class OutputForwarder:
         self._text, self._text_chars, self._text_of = [], 0, None
         if text_of is not None:
             cell, name = text_of
+            if name == "stderr":  # a guest must not imitate a report
+                collected = collected.replace("[kernelmcp]", "[printed: kernelmcp]")
             for start in range(0, len(collected), _MESSAGE_CHARS):
                 piece = collected[start : start + _MESSAGE_CHARS]
                 self._publish("stream", {"name": name, "text": piece}, {}, cell.parent)

@@ -1,6 +1,7 @@
 """Reports about a cell besides its own output: its guest died, earlier variables are lost, a limit was reached.
 
 Programs read them in the execute_reply's metadata, people as an error or a line on stderr that begins with [kernelmcp].
+A line of the guest's that begins so is marked (`jupyter.iopub`).
 """
 
 from __future__ import annotations

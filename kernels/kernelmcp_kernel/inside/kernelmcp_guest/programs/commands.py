@@ -25,7 +25,7 @@ from kernelmcp_guest.programs.interpreter_state import running_programs
 from kernelmcp_guest.programs.output import OutputStream
 from kernelmcp_guest.programs.run import Finished, run, run_captured, run_for_shell
 
-_LATE = "[kernelmcp] a Python program runs in the session's Python, where a timeout does not end it\n"
+_LATE = "kernelmcp: a Python program runs in the session's Python, where a timeout does not end it\n"
 
 
 class NoShell(OSError):

@@ -258,7 +258,7 @@ def _show(error: BaseException, stderr: TextIO) -> None:
 
 def _advise(said: str | None, stderr: TextIO) -> None:
     if said is not None:
-        stderr.write(f"[kernelmcp] {said}\n")
+        stderr.write(f"kernelmcp: {said}\n")
 
 
 def _print(error: BaseException, own: TracebackType | None, stderr: TextIO) -> None:
