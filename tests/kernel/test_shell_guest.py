@@ -216,6 +216,8 @@ def test_the_policy_decides() -> None:
 def test_which_knows_what_a_command_is_and_what_is_none(guest: ShellGuest) -> None:
     found = guest.apart("which python pip sort; echo $?; which nosuch; echo $?")
     assert found.stdout == "python\npip\nsort\n0\n1\n"
+    for editor in ("nano", "vi"):
+        assert guest.apart(f"{editor} x").stderr.startswith(f"{editor}: command not found: no editor is interactive")
     found = guest.apart("ssh host; echo $?")
     assert (found.stdout, found.stderr) == (
         "127\n", "ssh: command not found: only curl and wget connect to hosts outside the sandbox\n"

@@ -213,6 +213,15 @@ async def test_each_result_of_a_cell_is_told_and_the_last_one_is_its_result() ->
     assert [one["uri"].rpartition("/")[2] for one in structured["outputs"]] == ["0", "1"]
 
 
+async def test_the_text_for_a_next_cell_is_shown() -> None:
+    outputs = Outputs()
+    fold = Fold(outputs, Policy(), DisplayIds())
+    fold.hear_pages([{"source": "set_next_input", "text": "# %load x.py\nx = 1", "replace": True}, {"source": []}])
+    execution = Execution("s", "local", "code", 1, outputs, fold)
+    execution.finish("ok", None, state_lost=False)
+    assert await text_of(execution) == "# %load x.py\nx = 1"
+
+
 async def test_an_object_without_a_text_is_named_by_its_own_form() -> None:
     outputs = Outputs()
     fold = Fold(outputs, Policy(), DisplayIds())
