@@ -57,6 +57,7 @@ _OURS = {"sleep"}  # the prelude's functions that direct.py knows
 # Undoes redirections of a cell's own streams (`exec > file`), which should not affect the next cell.
 _STREAMS_BACK = "exec 1>&61 2>&62; "
 
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SUBSTITUTION = re.compile(r"\$\((?!\()|[<>]\(|`[^`]*`")
 # Places where bashkit runs commands that its analysis does not name, and a PATH by which any name may be a script.
 _NOT_ANALYZED = re.compile(r"@P\}|\bPS4\b|\(\([^)]*\$\(|(?<![$\w])(?<!\$\{)PATH\b|\bPATH:?=")
@@ -113,9 +114,13 @@ class Shell:
         """Known command names have been redefined; None: unknown, since a script may have done so."""
         self.run(_PRELUDE, lambda name, text: None)
 
-    def set_environment(self, variables: Mapping[str, str]) -> None:
+    def set_environment(self, variables: Mapping[str, str | None]) -> None:
+        """Set and export these variables; None: unset it."""
         for name, value in variables.items():
-            self._bash.set_env(name, value)
+            if value is not None:
+                self._bash.set_env(name, value)
+            elif _NAME.fullmatch(name):
+                self._before += f"unset -v {name}; "
 
     def interrupt(self) -> None:
         """End the running script at its next command."""
