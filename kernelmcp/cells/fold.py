@@ -113,11 +113,13 @@ class Fold:
         self._apply(["text", name, clean(content.get("text", ""))])
 
     def hear_pages(self, payload: Any) -> None:
-        """Add the help texts (`name?`) of an execute_reply's payload as displayed objects: there is no pager here."""
+        """Add the texts of an execute_reply's payload as displayed objects, as there is neither a pager for help
+        (`name?`) here nor a next cell (`%load`, `%recall`)."""
         for item in cast("list[Any]", payload)[:MAX_PAGES] if isinstance(payload, list) else []:
             page = as_dict(item)
-            text = as_dict(page.get("data")).get("text/plain")
-            if page.get("source") == "page" and isinstance(text, str):
+            data = {"page": as_dict(page.get("data")).get("text/plain"), "set_next_input": page.get("text")}
+            text = data.get(str(page.get("source")))
+            if isinstance(text, str):
                 self.hear("display_data", {"data": {"text/plain": without_colour(clean(text[:MAX_PAGE_CHARS]))}})
 
     def close(self) -> None:

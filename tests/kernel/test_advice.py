@@ -42,6 +42,9 @@ ADVICE = {
         "PulpSolverError: Pulp: cannot execute cbc",
         "pulp's solvers are programs, which cannot be started here",
     ),
+    "raise ValueError('\\nImage export requires the Kaleido package, v1.0.0 or greater,\\nwhich can be')": (
+        "ValueError: \nImage export requires the Kaleido package", "plotly draws image files with a browser"),
+    "import boto3": ("ModuleNotFoundError: No module named 'boto3'", INSTALL.format("boto3")),
     "import distributed": (
         "ModuleNotFoundError: No module named 'distributed'",
         "distributed does not exist for WebAssembly",

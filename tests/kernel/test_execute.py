@@ -2,6 +2,7 @@
 
 import pytest
 
+from .conftest import running_kernel
 from .driver import DEADLINE, Kernel
 
 
@@ -437,6 +438,24 @@ def test_the_guest_knows_no_path_of_the_host_and_no_disk_but_its_quota(kernel: K
     assert kernel.run("import sys; sys.executable, sys.orig_argv").result == "('python3', [''])"
     total, used, free = eval(kernel.run("import shutil; tuple(shutil.disk_usage('/workspace'))").result or "")
     assert (total, used + free) == (1024 * 2**20, total)
+
+
+def test_cd_goes_back_to_where_the_session_began() -> None:
+    with running_kernel() as new:
+        assert new.run("import os\nos.environ['PWD'], str(_dh[0])").result == "('/workspace', '/workspace')"
+        assert new.run("%cd /tmp\n%cd -\nos.getcwd()").result == "'/workspace'"
+
+
+def test_pdb_after_an_error_is_for_who_can_answer(kernel: Kernel) -> None:
+    ran = kernel.run("%pdb on\n1 / 0", allow_stdin=False)
+    assert ran.error == "ZeroDivisionError: division by zero"
+    assert ran.text("stderr").startswith("%pdb is off again: nobody can type into a debugger here")
+    assert kernel.run("1 / 0", allow_stdin=False).text("stderr") == ""
+    request = kernel.send("%pdb on\n1 / 0", allow_stdin=True)
+    assert kernel.client.get_stdin_msg(timeout=DEADLINE)["content"]["prompt"] == "ipdb> "
+    kernel.client.input("q")
+    assert kernel.finish(request).error == "ZeroDivisionError: division by zero"
+    kernel.run("%pdb off")
 
 
 def test_rerun_runs_the_newest_input_again(kernel: Kernel) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kernelmcp_kernel.packages import resolver
+from kernelmcp_kernel.packages.distribution import Listed
 from kernelmcp_kernel.packages.failures.reasons import Reasons, told_in
 from kernelmcp_kernel.packages.from_pip import read
 from kernelmcp_kernel.packages.requirements import checked
+from kernelmcp_kernel.settings import PackageSettings
 
 # Paths of this machine, what pip calls our files, and pip's own last words.
 LEAKS = re.compile(r"/tmp|/home|/packages|-r |requirements\.txt|pip failed|Exception:|ERROR|\n")
@@ -77,3 +81,20 @@ def test_only_a_regular_file_within_its_bound_is_read(tmp_path: Path) -> None:
     for name in ("pipe", "link", "large", "many", "none", "."):
         assert read(tmp_path / name) is None
     assert len(read(tmp_path / "large", 2 << 20)[0]) == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("asked", "missing", "told"),
+    [
+        ("numpy", "numpy", "numpy: it comes from"),
+        ("numpy pandas", "numpy pandas", "numpy, pandas: they come from"),
+        ("numpy other", "numpy", "numpy, other: numpy comes from"),
+        ("pandas", "pandas numpy", "pandas: it and numpy (which it needs) come from"),
+        ("pandas other", "numpy", "pandas, other: numpy (which they need) comes from"),
+    ],
+)
+def test_it_says_which_of_several_packages_cannot_be_had(asked: str, missing: str, told: str) -> None:
+    names = asked.split()
+    request = SimpleNamespace(asked=set(names), names=", ".join(names), cached=(), settings=PackageSettings())
+    packages = [Listed(name, "1.0", f"{name}.whl", "", ()) for name in missing.split()]
+    assert str(vars(resolver)["_distribution_needed"](request, packages)).startswith(told)

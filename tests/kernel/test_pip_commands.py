@@ -118,6 +118,8 @@ WHY_NOT = {
     "open('r', 'w').write('-r s')\nopen('s', 'w').write('-r r')\n%pip install -r r": (
         "InvalidRequirement: r names itself: r -> s -> r"
     ),
+    "%pip install -r missing.txt": "InvalidRequirement: missing.txt: there is no file of that name",
+    "import os\nos.makedirs('folder')\n%pip install -r folder": "InvalidRequirement: folder: Is a directory",
     "%pip install 'x": "InvalidRequirement: install 'x: No closing quotation",
     "import os\nos.mkdir('q')\nopen('q/r', 'w').write('-r ../q/r')\n%pip install -r ./q/r": (
         "InvalidRequirement: q/r names itself: ./q/r -> q/r -> q/r"
@@ -138,6 +140,15 @@ def test_it_says_in_one_line_why_not(kernel: Kernel, code: str) -> None:
     (line,) = ran.reply["content"]["traceback"]
     assert re.sub(r"\x1b\[[0-9;]*m", "", line) == ran.error
     assert len(line) < 300
+
+
+def test_quietly_only_the_outcome_is_shown(kernel: Kernel, index: Index) -> None:
+    for name in ("loud", "quiet", "silent"):
+        index.add(name)
+    assert "Collecting loud" in kernel.run("%pip install -v loud").text()
+    for line, name in (("%pip install -q quiet", "quiet"), ("!pip --quiet install silent", "silent")):
+        ran = kernel.run(line)
+        assert (ran.text(), ran.text("stderr"), told(ran)) == ("", "", f"Successfully installed {name}-1.0")
 
 
 def test_programs_install_as_well(kernel: Kernel) -> None:

@@ -26,12 +26,32 @@ def sh(kernel: Kernel, code: str) -> str:
 
 
 def test_state_is_kept_from_cell_to_cell(kernel: Kernel) -> None:
-    assert (
-        sh(kernel, "mkdir -p deep; cd deep; x=5; export E=6; a=(1 2); f() { echo f$x; }; set -u; alias hi='echo'") == ""
-    )
+    assert sh(kernel, "mkdir -p deep; cd deep; x=5; export E=6; a=(1 2); f() { echo f$x; }; alias hi='echo'") == ""
     assert sh(kernel, "pwd; f; echo $E ${a[1]}; bash -c 'echo $E'") == "/workspace/deep\nf5\n6 2\n6\n"
-    assert sh(kernel, "echo $nope; echo not here").endswith("unbound variable\nCalledProcessError: exit status 1")
-    assert sh(kernel, "set +u; cd ..; echo [$nope]") == "[]\n"
+    assert sh(kernel, "cd ..; pwd") == "/workspace\n"
+
+
+def test_it_follows_what_python_changes_of_its_environment_variables(kernel: Kernel) -> None:
+    shown = 'echo "[$NEW] [$OLD] [$HOME]"'
+    kernel.run("%env NEW=1\nimport os\nos.environ |= {'OLD': '2', 'HOME': '/tmp', 'PATH': '/workspace', 'we ird': '3'}")
+    assert (
+        sh(kernel, f"{shown}; bash -c 'echo $NEW'; echo $PATH") == "[1] [2] [/tmp]\n1\n/usr/local/bin:/usr/bin:/bin\n"
+    )
+    assert sh(kernel, "NEW=own; export OLD=own") == ""
+    kernel.run("os.environ['OLD'] = '4'")
+    assert sh(kernel, shown) == "[own] [4] [/tmp]\n"
+    kernel.run("del os.environ['NEW'], os.environ['OLD']; os.environ['HOME'] = '/home/pyodide'")
+    assert sh(kernel, shown) == "[] [] [/workspace]\n"
+    kernel.run("del os.environ['HOME']")
+    assert sh(kernel, shown) == "[] [] []\n"
+    kernel.run("os.environ['HOME'] = '/home/pyodide'")
+    assert sh(kernel, shown) == "[] [] [/workspace]\n"
+
+
+def test_options_of_set_end_with_the_cell(kernel: Kernel) -> None:
+    assert sh(kernel, "set -u; echo $nope; echo never").endswith("unbound variable\nCalledProcessError: exit status 1")
+    assert kernel.run("%%bash -eu\nset -xf -o pipefail; true").status == "ok"
+    assert sh(kernel, "false; echo [$nope]; false | true && echo *.none; false | true") == "[]\n*.none\n"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +60,7 @@ def test_state_is_kept_from_cell_to_cell(kernel: Kernel) -> None:
         ("exit 3", "CalledProcessError: exit status 3"),
         ("echo before; false", "before\nCalledProcessError: exit status 1"),
         ("set -e; false; echo never", "CalledProcessError: exit status 1"),
-        ("set +e; false; echo on", "on\n"),
+        ("false; echo on", "on\n"),
         ("no-such-command", "CalledProcessError: exit status 127"),
         ("echo a; if", "CalledProcessError: exit status 2: "),
         ("trap 'echo bye' EXIT; exit 4", "bye\nCalledProcessError: exit status 4"),

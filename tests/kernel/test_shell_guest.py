@@ -21,14 +21,14 @@ def guest() -> Iterator[ShellGuest]:
 
 
 def test_a_command_apart_sees_and_leaves_nothing_but_files(guest: ShellGuest) -> None:
-    guest.execute("x=5; f() { :; }; cd /tmp; alias hi=echo; set -u; mkdir -p /workspace/a")
+    guest.execute("x=5; f() { :; }; cd /tmp; alias hi=echo; mkdir -p /workspace/a")
     asked = 'pwd; echo "[$x][$GIVEN]"; type f 2>&1; cat; echo made > file; cd /; export x=7; exit 9'
     assert guest.apart(asked, cwd="/workspace/a", stdin=b"in\n", GIVEN="yes") == Apart(
         9, "/workspace/a\n[][yes]\nbash: line 1: type: f: not found\nin\n", ""
     )
     assert guest.frames[0]["content"] == {"changed": ["a/file"]}
     assert guest.apart("cat; echo <<< x", cwd="/workspace/a") == Apart(0, "\n", "")
-    guest.execute("pwd; echo $x; cat a/file 2>/dev/null || cat /workspace/a/file; set +u")
+    guest.execute("pwd; echo $x; cat a/file 2>/dev/null || cat /workspace/a/file")
     assert guest.text() == "/tmp\n5\nmade\n"
 
 
@@ -216,6 +216,8 @@ def test_the_policy_decides() -> None:
 def test_which_knows_what_a_command_is_and_what_is_none(guest: ShellGuest) -> None:
     found = guest.apart("which python pip sort; echo $?; which nosuch; echo $?")
     assert found.stdout == "python\npip\nsort\n0\n1\n"
+    for editor in ("nano", "vi"):
+        assert guest.apart(f"{editor} x").stderr.startswith(f"{editor}: command not found: no editor is interactive")
     found = guest.apart("ssh host; echo $?")
     assert (found.stdout, found.stderr) == (
         "127\n", "ssh: command not found: only curl and wget connect to hosts outside the sandbox\n"

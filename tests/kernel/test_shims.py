@@ -136,6 +136,21 @@ class tqdm:
             except RuntimeError as error:
                 warnings.warn(f"tqdm:disabling monitor support: {error}", RuntimeWarning)
 """
+# As tqdm has them without ipywidgets.
+WIDGETS = """
+from .std import tqdm as std_tqdm
+
+IProgress = None
+
+class tqdm_notebook(std_tqdm):
+    def __init__(self):
+        raise ImportError("IProgress not found")
+
+def trange():
+    return tqdm_notebook()
+
+tqdm = tqdm_notebook
+"""
 # As networkx has them: functions that need scipy, and some that try it.
 NEEDS_SCIPY = """
 import importlib.util
@@ -171,7 +186,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     make_wheel(wheels, "langchain_core", files=packages("langchain_core.runnables", "config", RUNNABLES))
     rich = {"rich/__init__.py": "", "rich/live.py": LIVE, "rich/progress.py": PROGRESS}
     make_wheel(wheels, "rich", "99.0", files=rich)
-    make_wheel(wheels, "tqdm", "99.0", files={"tqdm/__init__.py": "from .std import tqdm", "tqdm/std.py": BARS})
+    tqdm = {"__init__.py": "from .std import tqdm", "std.py": BARS, "notebook.py": WIDGETS}
+    make_wheel(wheels, "tqdm", "99.0", files={f"tqdm/{name}": text for name, text in tqdm.items()})
     graphs = {"__init__.py": "", "convert_matrix.py": NEEDS_SCIPY, "generators.py": NEEDS_SCIPY}
     make_wheel(wheels, "networkx", "99.0", files={f"networkx/{name}": text for name, text in graphs.items()})
     settings = {"pyodide_url": str(pyodide_folder()), "index_url": DEAD_INDEX, "wheel_folders": [str(wheels)]}
@@ -222,6 +238,12 @@ def test_a_wait_for_a_portal_can_be_interrupted(kernel: Kernel) -> None:
 def test_a_bar_of_tqdm_says_nothing_of_threads(kernel: Kernel) -> None:
     ran = kernel.run("%pip install -q tqdm\nfrom tqdm import tqdm\nbar = tqdm()")
     assert (ran.status, ran.text("stderr")) == ("ok", "")
+
+
+def test_a_bar_for_notebooks_is_one_of_text(kernel: Kernel) -> None:
+    code = "%pip install -q tqdm\nimport tqdm, tqdm.notebook as own\n"
+    assert result(kernel, f"{code}own.tqdm is tqdm.tqdm, type(own.trange()) is tqdm.tqdm") == "(True, True)"
+    assert result(kernel, "own.IProgress is not None") == "True"
 
 
 def test_a_worker_thread_of_anyio_is_a_call(kernel: Kernel) -> None:

@@ -121,6 +121,12 @@ def test_carriage_returns_leave_the_last_state_of_each_line() -> None:
     assert without_overwritten("50%\r100%\r") == "100%"
     assert without_overwritten("dos\r\nlines\r\n") == "dos\nlines\n"
     assert without_overwritten("\r\r") == ""
+    nested = "\r0/2\n\r0/3\x1b[A\n\r    \x1b[A\n\r1/3\x1b[A\n\r    \x1b[A\r2/2\n"
+    assert without_overwritten(nested) == "2/2\n"
+    assert without_overwritten(f"before\n{nested}after") == "before\n2/2\nafter"
+    assert without_overwritten("\r0/2\n\r3/3\x1b[A\r2/2\x1b[0m\r\x1b[0m\n") == "2/2\x1b[0m\n3/3"
+    assert without_overwritten("one\ntwo\r\x1b[2K\x1b[1A\x1b[2K1\n2\n") == "1\n2\n"
+    assert without_overwritten("\x1b[9A\x1b[999A\rtop") == "top"
     assert without_overwritten("\x1b[32m50%\r\x1b[32m100%\r\x1b[0m\ndone") == "\x1b[32m100%\ndone"
 
 
@@ -211,6 +217,15 @@ async def test_each_result_of_a_cell_is_told_and_the_last_one_is_its_result() ->
     assert await text_of(execution) == "'first'\n'second'\n'third'"
     assert structured["result"] == "'third'"
     assert [one["uri"].rpartition("/")[2] for one in structured["outputs"]] == ["0", "1"]
+
+
+async def test_the_text_for_a_next_cell_is_shown() -> None:
+    outputs = Outputs()
+    fold = Fold(outputs, Policy(), DisplayIds())
+    fold.hear_pages([{"source": "set_next_input", "text": "# %load x.py\nx = 1", "replace": True}, {"source": []}])
+    execution = Execution("s", "local", "code", 1, outputs, fold)
+    execution.finish("ok", None, state_lost=False)
+    assert await text_of(execution) == "# %load x.py\nx = 1"
 
 
 async def test_an_object_without_a_text_is_named_by_its_own_form() -> None:

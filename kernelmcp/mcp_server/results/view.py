@@ -18,6 +18,8 @@ from kernelmcp.output.sanitize import counted, without_colour
 MAX_READ_BYTES = 1 << 20
 # The output of earlier cells' tasks gets this fraction of a result's budget.
 BACKGROUND_SHARE = 8
+_UP = re.compile(r"\x1b\[(\d{0,3})A")
+_ERASE = re.compile(r"\x1b\[[0-2]?K")
 _CURSOR = re.compile("-".join(["([0-9]{1,15})"] * 4) + "(?:-([0-9a-f]{8}))?")
 
 
@@ -136,7 +138,25 @@ def without_overwritten(text: str) -> str:
     """Each line as its carriage returns leave it: for a progress bar, the last state."""
     if "\r" not in text:
         return text
+    if _UP.search(text):
+        return _after_moves(text)
     return "\n".join(_last_state(line) if "\r" in line else line for line in text.split("\n"))
+
+
+def _after_moves(text: str) -> str:
+    """The same where the cursor also moves up, as for bars below each other."""
+    rows, row = [""], 0
+    for number, line in enumerate(text.split("\n")):
+        row += min(number, 1)
+        rows += [""] * (row == len(rows))
+        parts = _UP.split(line)  # texts, and between them by how many rows the cursor moves
+        for part, rows_up in zip(parts[::2], [*parts[1::2], "0"], strict=True):
+            if states := [state for state in part.split("\r") if without_colour(state) or _ERASE.search(state)]:
+                rows[row] = _ERASE.sub("", states[-1])  # also one of blanks, which is how a bar is removed
+            row = max(0, row - int(rows_up or 1))
+    while len(rows) > row + 1 and not rows[-1].strip():
+        rows.pop()
+    return "\n".join(each if each.strip() else "" for each in rows)
 
 
 def _last_state(line: str) -> str:

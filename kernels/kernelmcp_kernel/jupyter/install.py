@@ -43,7 +43,7 @@ class Installs:
         """Install the packages of a host call: {requirements} or {module}. A refusal is also an answer: {error: {name,
         text}}, or {unknown: true} if no package is known for a module. {check: true} returns {unmet}, {available: true}
         returns {available}: the modules that an import may install. With {captured: true}, pip's output is returned as
-        {said} and not shown."""
+        {said} and not shown; with {quiet: true}, it is only progress."""
         cell = request.cell
         if "module" in call:
             return await self._install_for(call["module"], cell)
@@ -57,7 +57,9 @@ class Installs:
         said: list[str] | None = [] if call.get("captured") is True else None
 
         def say(line: str) -> None:
-            if said is not None:
+            if call.get("quiet") is True:
+                self._forwarder.tell(cell, f"{line}\n")
+            elif said is not None:
                 said.append(line)
             else:
                 self._forwarder.say(cell, f"{line}\n")

@@ -43,16 +43,18 @@ def checked_command(call: Content) -> tuple[Content, float | None]:
     if not isinstance(command, str) or len(command) > _MAX_TEXT:
         raise HostCallError(f"a command is text of at most {_MAX_TEXT:,} characters")
     usable = isinstance(timeout, int | float) and 0 <= timeout <= _MAX_TIMEOUT_SECONDS
-    unset: Any = call.get("unset") or []
-    if not isinstance(unset, list):
-        raise HostCallError("variables to unset are a list")
     asked = {
         "code": command,
         "capture": bool(call.get("capture")),
-        "unset": _texts(cast("list[Any]", unset)),
+        "unset": _unset(call),
         **_surroundings(call),
     }
     return asked, float(cast("float", timeout)) if usable else None
+
+
+def checked_variables(reply: Content) -> Content:
+    """What Python's code has changed of its environment variables. Raises HostCallError."""
+    return {"environment": _surroundings(reply)["environment"] or {}, "unset": _unset(reply)}
 
 
 def checked_result(reply: Content) -> Content:
@@ -83,6 +85,13 @@ def _exit_code(reply: Content) -> int:
     if not isinstance(code, int) or isinstance(code, bool):
         raise HostCallError("an exit code is a number")
     return code & 0xFF
+
+
+def _unset(content: Content) -> list[str]:
+    unset: Any = content.get("unset") or []
+    if not isinstance(unset, list):
+        raise HostCallError("variables to unset are a list")
+    return _texts(cast("list[Any]", unset))
 
 
 def _surroundings(call: Content) -> Content:

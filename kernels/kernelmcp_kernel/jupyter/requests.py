@@ -19,9 +19,11 @@ from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES
 from kernelmcp_kernel.guests.guest import new_request_id
+from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.jupyter.execute_messages import header_of
 from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+from kernelmcp_kernel.jupyter.program_messages import checked_variables
 from kernelmcp_kernel.languages import divide
 
 Content = dict[str, Any]
@@ -238,6 +240,17 @@ class AnsweringKernel(Kernel):
             self.log.warning("%s failed: %s", op, error)
             return {"status": "ok", **otherwise}
         return reply if reply.get("status") != "error" else {"status": "ok", **otherwise}
+
+    async def _python_variables(self) -> Content | None:
+        """The environment variables that Python's code has changed. None: it has run nothing, or cannot tell."""
+        guest = self._guests.main.guest
+        if not guest.used or guest.death is not None:
+            return None
+        try:
+            found = await self._ask("environment", {}, {})
+            return checked_variables(found) if "environment" in found else None
+        except HostCallError:  # a guest's, which may say anything
+            return None
 
     async def _on_loop(self, request: Coroutine[Any, Any, Result]) -> Result:
         """Run on the main loop, even if the request came in on the control thread."""

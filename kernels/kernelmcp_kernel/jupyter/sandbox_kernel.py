@@ -43,7 +43,7 @@ from kernelmcp_kernel.jupyter.execute_messages import (
     quota,
     wants_views,
 )
-from kernelmcp_kernel.jupyter.guest_programs import Programs
+from kernelmcp_kernel.jupyter.guest_programs import SHELL, Programs
 from kernelmcp_kernel.jupyter.install import Installs
 from kernelmcp_kernel.jupyter.iopub import COMM_TYPES, OutputForwarder
 from kernelmcp_kernel.jupyter.past_requests import PastKernel, past_request
@@ -325,6 +325,8 @@ class SandboxKernel(PastKernel):
             content["views"] = True
         request.language, request.host_calls = part.language, find(part.language).host_calls
         supervisor = await self._on_loop(self._prepare(part.language, quota(cell_meta)))
+        if part.language == SHELL:
+            content["python"] = await self._python_variables()
         reply = checked_reply(await self._on_loop(_send(supervisor, request, content)))
         self._forwarder.failed(cell, reply)
         report.earlier_loss(cell, supervisor.take_loss())

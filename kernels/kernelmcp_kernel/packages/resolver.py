@@ -319,8 +319,10 @@ async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed
 
 def _distribution_needed(request: Request, packages: list[Listed]) -> DistributionNeeded:
     needed = [package.name for package in packages if package.name not in request.asked]
-    own = ["it"] if len(needed) < len(packages) else []
-    what = " and ".join([*own, *([f"{', '.join(needed)} (which it needs)"] if needed else [])])
+    own = [package.name for package in packages if package.name in request.asked]
+    it, needs = ("it", "it needs") if len(request.asked) == 1 else ("they", "they need")
+    asked = it if len(own) == len(request.asked) else ", ".join(own)
+    what = " and ".join([*([asked] if own else []), *([f"{', '.join(needed)} (which {needs})"] if needed else [])])
     come, files, them = ("comes", "file", "it") if len(packages) == 1 else ("come", "files", "them")
     host = distribution.host(request.settings)
     why = f"{host} does not answer. Try again when it does; the server's operator can name a mirror or a folder"

@@ -40,11 +40,20 @@ _PACKAGES = {
 
 # Common packages whose import name is the package name.
 _KNOWN = """
-aiohttp altair astropy bokeh chardet click cryptography duckdb faker flask geopandas html5lib httpx jinja2 jsonschema
-lightgbm lxml markdown matplotlib mpmath msgpack networkx nltk numpy openpyxl orjson pandas plotly polars psutil
-pyarrow pydantic pypdf pytest pytz regex reportlab requests rich scipy seaborn shapely simplejson sqlalchemy
-statsmodels sympy tabulate tiktoken tqdm typing_extensions tzdata ujson wordcloud xarray xgboost xlrd xlsxwriter
-zstandard
+aiohttp altair anthropic arrow astropy asyncpg babel black bokeh boto3 botocore catboost celery chardet click
+clickhouse_connect cloudpickle colorama control cryptography cvxpy dash dask datasets deap deepdiff dill django duckdb
+elasticsearch emoji ephem faker fastapi feedparser fiona flake8 flask folium fsspec ftfy gensim geopandas geopy gevent
+gradio gtts gunicorn gymnasium h5py holidays html5lib httpx humanize hypothesis imageio ipywidgets isort jellyfish
+jinja2 jmespath joblib jsonschema kaleido langchain langdetect lark librosa lifelines lightgbm lime lmfit loguru lxml
+markdown matplotlib mesa missingno modin moviepy mplfinance mpmath msgpack mypy nbconvert nbformat netCDF4 networkx
+nltk notebook numpy openai openpyxl optuna oracledb orjson osmnx pandas papermill paramiko patsy pdfplumber peewee
+pendulum phonenumbers pika pint playwright plotly plotnine pmdarima polars praw prettytable prophet psutil pulp
+pyarrow pycountry pydantic pydeck pygal pygame pygments pylint pymongo pymysql pyodbc pyparsing pypdf pyperclip pyproj
+pytesseract pytest pytz pyvis qrcode quantstats rapidfuzz rasterio redis regex reportlab requests rich ruff s3fs scipy
+scrapy seaborn selenium sentence_transformers shap shapely simplejson simpy skyfield spacy sqlalchemy sqlmodel
+squarify starlette statsmodels streamlit structlog sympy tables tabulate tenacity termcolor textblob textstat thefuzz
+tiktoken toml tomlkit tqdm transformers trio tweepy typer typing_extensions tzdata ujson uncertainties unidecode
+urllib3 uvicorn websockets wikipedia wordcloud xarray xgboost xlrd xlsxwriter xmltodict yfinance zarr zstandard
 """
 
 # Packages that cannot be built for WebAssembly.
@@ -60,8 +69,9 @@ _THREADS = (
 )
 _PROCESSES = "instead of commands use pathlib and shutil for files, and %pip install NAME for packages"
 _INPUT = "nobody can answer input() here: write the value into the code, or ask for it and run the cell again"
+NO_DEBUGGER = "nobody can type into a debugger here: print what you want to see, or look at it in the next cell"
 _NOBODY_ANSWERS = {
-    "interaction": "nobody can type into a debugger here: print what you want to see, or look at it in the next cell",
+    "interaction": NO_DEBUGGER,
     "read_password": "nobody can answer getpass() here, and code in the sandbox should not have secrets: go on without",
 }
 _MEMORY = "work in pieces (read a file in chunks), and del what is not needed any more"
@@ -72,6 +82,13 @@ _NO_SOLVERS = (
     "pulp's solvers are programs, which cannot be started here: scipy.optimize.milp and linprog solve such problems "
     "(they are HiGHS)"
 )
+_ABOUT_IMAGES = {
+    "vl-convert-python": "a chart can be saved as SVG or HTML here: chart.save('chart.svg')",
+    "requires the Kaleido package": (
+        "plotly draws image files with a browser, and there is none here, with or without kaleido: fig.show() shows "
+        "the figure, and fig.write_html('figure.html') saves it"
+    ),
+}
 _ERRORS_OF_OTHERS = {
     "MaxRowsError": "alt.data_transformers.disable_max_rows() lifts the limit; a sample or sums make a smaller chart",
     "PulpSolverError": _NO_SOLVERS,
@@ -130,8 +147,8 @@ def _advice(error: BaseException) -> str | None:
         return next((_NOT_IMPLEMENTED[name] for name in _functions(error) if name in _NOT_IMPLEMENTED), None)
     if isinstance(error, AttributeError) and error.name == "actualSolve" and error.obj is None:
         return _NO_SOLVERS  # pulp requests one that it does not have
-    if isinstance(error, ValueError) and "vl-convert-python" in text:
-        return "a chart can be saved as SVG or HTML here: chart.save('chart.svg')"
+    if isinstance(error, (ValueError, RuntimeError)) and (part := next(filter(text.__contains__, _ABOUT_IMAGES), None)):
+        return _ABOUT_IMAGES[part]
     return _ERRORS_OF_OTHERS.get(type(error).__name__) or _absence_advice(error)
 
 

@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.text import LSString, SList
 from traitlets import Type
 
-from kernelmcp_guest import blocking, memory
+from kernelmcp_guest import advice, blocking, memory
 from kernelmcp_guest.bridge import bridge, send
 from kernelmcp_guest.guest_kernel import GuestKernel
 from kernelmcp_guest.plots.animations import AnimationHTML
@@ -232,6 +232,14 @@ class GuestShell(InteractiveShell):
         __tracebackhide__ = True
         text = lines.output_of(self.var_expand(cmd, depth=depth + 1))
         return SList(text.splitlines()) if split else LSString(text)
+
+    def debugger(self, force: bool = False) -> None:
+        """`%debug`; and, with `%pdb on`, after an error."""
+        if self.call_pdb and not blocking.stdin_allowed:
+            self.call_pdb = False
+            sys.stderr.write(f"%pdb is off again: {advice.NO_DEBUGGER}\n")
+            return
+        super().debugger(force)
 
     def enable_matplotlib(self, gui: str | None = None) -> Any:
         """`%matplotlib` and `%pylab`, without a screen. If matplotlib cannot be installed, nothing is selected: once

@@ -13,6 +13,7 @@ import random
 import signal
 import sys
 from collections.abc import Awaitable, Iterable
+from pathlib import Path
 from typing import Any
 
 from IPython.core import page, payloadpage
@@ -182,6 +183,8 @@ def attach(
     signal.signal(signal.SIGUSR1, interrupts.on_stuck_signal)
     signal.signal(signal.SIGUSR2, interrupts.on_background_signal)
     sys.unraisablehook = interrupts.on_swallowed
+    os.environ["PWD"] = os.getcwd()
+    GuestShell.instance().user_ns["_dh"][:] = [Path.cwd()]  # where `%cd -` returns to
     environment_variables.note_environment()
     loop = asyncio.get_event_loop()
     # The default handlers end the Node process.

@@ -10,6 +10,7 @@ while a cell waits, and only tells that it is done.
 
 import inspect as python_inspect
 import json
+import os
 import pkgutil
 import sys
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,7 @@ from kernelmcp_guest.bridge import bridge, request_id, send
 from kernelmcp_guest.execute_cell import context, execute
 from kernelmcp_guest.interrupts import begin, on_loop_interrupted
 from kernelmcp_guest.ipython_shell import GuestShell, encode_bundle
+from kernelmcp_guest.programs.environment_variables import environment_changes
 from kernelmcp_guest.programs.run import run_program
 from kernelmcp_guest.running import running
 
@@ -70,6 +72,11 @@ def is_complete(code: str) -> dict[str, Any]:
     return {"status": status, "indent": " " * (indent or 0)} if status == "incomplete" else {"status": status}
 
 
+def environment() -> dict[str, Any]:
+    """What code has changed of the environment variables, for the session's shell."""
+    return {"status": "ok", **environment_changes(os.environ)}
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "execute": execute,
     "complete": complete,
@@ -78,6 +85,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "comm_message": comms.comm_message,
     "comm_info": comms.comm_info,
     "run_program": run_program,
+    "environment": environment,
 }
 
 

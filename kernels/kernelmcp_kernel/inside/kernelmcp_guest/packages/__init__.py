@@ -95,8 +95,8 @@ def check(answer: dict[str, Any]) -> None:
 
 
 def install(requirements: list[str], **options: bool) -> list[str]:
-    """Install packages. `options` are those of the kernel process: pre, no_deps, upgrade; with captured, returns the
-    lines that would otherwise be shown. Raises PackageError."""
+    """Install packages. `options` are those of the kernel process: pre, no_deps, upgrade, quiet; with captured,
+    returns the lines that would otherwise be shown. Raises PackageError."""
     answer = blocking.host_call("install", requirements=requirements, **options)
     check(answer)
     return answer.get("said", []) if options.get("captured") else []

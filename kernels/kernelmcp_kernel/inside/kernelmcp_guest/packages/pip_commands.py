@@ -8,7 +8,7 @@ import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 
-from kernelmcp_guest import packages
+from kernelmcp_guest import advice, packages
 from kernelmcp_guest.packages import PackageError
 
 HELP = (
@@ -18,7 +18,7 @@ HELP = (
 
 # Options without effect here that people often write: without a value, with a value, and short ones.
 _IGNORED_FLAGS = """
---quiet --verbose --user --no-cache-dir --no-cache --no-input --no-color --prefer-binary --isolated --compile
+--verbose --user --no-cache-dir --no-cache --no-input --no-color --prefer-binary --isolated --compile
 --no-compile --break-system-packages --disable-pip-version-check --no-python-version-warning --no-warn-conflicts
 --no-warn-script-location --no-build-isolation --no-progress --system --yes -y
 """
@@ -28,10 +28,12 @@ _IGNORED_SETTINGS = """
 """
 _OF_EXTRA = re.compile(r";.*\bextra\s*==")
 _SHORT_FLAGS = re.compile(r"-[qvU]+")
+_OF_LETTERS = {"q": "quiet", "U": "upgrade"}
 # Supported options, by the kernel process's names.
 _OPTIONS = {
     "--pre": "pre", "--prerelease=allow": "pre", "--no-deps": "no_deps", "--no-dependencies": "no_deps",
     "--upgrade": "upgrade", "--force-reinstall": "upgrade", "--ignore-installed": "upgrade", "-I": "upgrade",
+    "--quiet": "quiet",
 }  # fmt: skip
 
 _INDEX = "the server's setting packages.index_url chooses the index; install by name from it"
@@ -203,7 +205,7 @@ def _without_habits(words: list[str]) -> tuple[list[str], dict[str, bool]]:
         elif word in settings:
             next(rest, None)  # skips its value
         elif _SHORT_FLAGS.fullmatch(word):
-            options |= {"upgrade": True} if "U" in word else {}
+            options |= {_OF_LETTERS[letter]: True for letter in word if letter in _OF_LETTERS}
         elif not (word in flags or word.partition("=")[0] in settings):
             kept.append(word)
     return kept, options
@@ -214,7 +216,13 @@ def _read_requirements(file: str, inside: tuple[str, ...]) -> list[str]:
         file = os.path.normpath(os.path.join(os.path.dirname(inside[-1]), file))
     if file in inside:
         raise packages.kind("InvalidRequirement")(f"{file} names itself: {' -> '.join((*inside, file))}")
-    with open(file, "rb") as stream:
+    try:
+        stream = open(file, "rb")  # noqa: SIM115
+    except OSError as error:
+        why = "there is no file of that name" if isinstance(error, FileNotFoundError) else error.strerror
+        hint = advice.advice(error)
+        raise packages.kind("InvalidRequirement")(f"{file}: {why}" + (f" ({hint})" if hint else "")) from None
+    with stream:
         is_utf16 = stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     with open(file, encoding="utf-16" if is_utf16 else "utf-8-sig") as stream:
         text = _CONTINUED.sub(" ", stream.read())

@@ -177,6 +177,12 @@ def _bars_without_monitor(module: Any) -> None:
     module.tqdm.monitor_interval = 0
 
 
+def _bars_of_text(module: Any) -> None:
+    """tqdm's bars for notebooks are widgets, of which a result has the beginning only; and without ipywidgets none."""
+    module.tqdm = module.tqdm_notebook = module.std_tqdm
+    module.IProgress = module.IProgress or module.std_tqdm  # tqdm.autonotebook warns if there is none
+
+
 def _scipy_for_densities(module: Any) -> None:
     """seaborn checks for scipy when it is imported, and draws densities by its own method without it."""
     if not module._no_scipy:
@@ -218,6 +224,7 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
     "seaborn._stats.density": _scipy_for_densities,
     "seaborn.matrix": _scipy_for_clusters,
     "sqlalchemy.util.concurrency": _greenlet_when_used,
+    "tqdm.notebook": _bars_of_text,
     "tqdm.std": _bars_without_monitor,
     "altair.vegalite.v5.api": figures.show_altair,
     "altair.vegalite.v6.api": figures.show_altair,

@@ -39,6 +39,8 @@ _NUMBER = struct.Struct("<I")
 _HOME = {"HOME": "/workspace", "LANG": "C.UTF-8", "TERM": "dumb"}
 _NO_ERROR = "--no-raise-error"  # as in IPython's `%%bash`
 _OPTIONS = set("eux")
+# Variables that Python cannot change here: by these, a script would run commands that no rule has judged.
+_SHELLS_OWN = {"PATH", "PS4", "IFS", "PWD", "OLDPWD"}
 _EXIT_REFUSED = 126  # as of a command that may not be executed
 _CUT = f"bash: output was cut: a cell's streams can hold {MAX_OUTPUT_BYTES >> 20} MiB each\n"
 
@@ -64,6 +66,7 @@ class RequestLoop:
         self._writer = FrameWriter(_FRAMES)
         self._requests: queue.SimpleQueue[Content | None] = queue.SimpleQueue()
         self._environment = dict(_HOME)
+        self._of_python: dict[str, str | None] = {}
         calls = ToolCalls(self._ask)
         self._commands = {
             **make_programs(self._ask, lambda: self._runs.output_of_programs),
@@ -204,6 +207,8 @@ class RequestLoop:
 
     def _execute(self, content: Content) -> Content:
         self._runs = self._shell
+        if python := content.get("python"):
+            self._take_variables(python["environment"], python["unset"])
         silent = content.get("silent")
         words = content.get("arguments", "").split()
         options = [word for word in words if word != _NO_ERROR]
@@ -221,6 +226,16 @@ class RequestLoop:
         if not silent:
             self._send("error", fault)
         return {"status": "error", **fault, **counted}
+
+    def _take_variables(self, environment: dict[str, str], unset: list[str]) -> None:
+        """Follow what Python has changed of its environment variables since the last cell. None: one that it unset."""
+        now = dict.fromkeys(unset) | environment
+        for name in _SHELLS_OWN & now.keys():
+            del now[name]
+        back = {name: self._environment.get(name) for name in self._of_python.keys() - now.keys()}
+        changed = dict(now.items() - self._of_python.items())
+        self._of_python = now
+        self._shell.set_environment(back | changed)
 
     def _execute_apart(self, content: Content) -> Content:
         """Execute in a separate shell, as for a program's command: only files are kept."""

@@ -57,9 +57,7 @@ _OURS = {"sleep"}  # the prelude's functions that direct.py knows
 # Undoes redirections of a cell's own streams (`exec > file`), which should not affect the next cell.
 _STREAMS_BACK = "exec 1>&61 2>&62; "
 
-# `set` options that bashkit forgets at the end of a cell. All others are its own defaults.
-_OPTIONS = "aefuvxC"
-
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SUBSTITUTION = re.compile(r"\$\((?!\()|[<>]\(|`[^`]*`")
 # Places where bashkit runs commands that its analysis does not name, and a PATH by which any name may be a script.
 _NOT_ANALYZED = re.compile(r"@P\}|\bPS4\b|\(\([^)]*\$\(|(?<![$\w])(?<!\$\{)PATH\b|\bPATH:?=")
@@ -116,9 +114,13 @@ class Shell:
         """Known command names have been redefined; None: unknown, since a script may have done so."""
         self.run(_PRELUDE, lambda name, text: None)
 
-    def set_environment(self, variables: Mapping[str, str]) -> None:
+    def set_environment(self, variables: Mapping[str, str | None]) -> None:
+        """Set and export these variables; None: unset it."""
         for name, value in variables.items():
-            self._bash.set_env(name, value)
+            if value is not None:
+                self._bash.set_env(name, value)
+            elif _NAME.fullmatch(name):
+                self._before += f"unset -v {name}; "
 
     def interrupt(self) -> None:
         """End the running script at its next command."""
@@ -149,7 +151,7 @@ class Shell:
             with self._lock:
                 self._running = False
                 self._bash.clear_cancel()
-        self._before = (_STREAMS_BACK if "exec" in code else "") + self._options()
+        self._before = _STREAMS_BACK if "exec" in code else ""
         exit_code, problem = (found.exit_code, "") if found.error is None else _explained(found.error)
         interrupted = self._is_interrupted() and found.error is not None
         if problem and not interrupted:
@@ -182,13 +184,6 @@ class Shell:
             functions = {line.rpartition(" ")[2] for line in found.stdout.splitlines()}
             self._redefined = not direct.KNOWN.isdisjoint((functions - _OURS) | set(state.aliases))
         return self._redefined
-
-    def _options(self) -> str:
-        """A command that restores the current options."""
-        variables = self._bash.shell_state().variables
-        letters = "".join(letter for letter in _OPTIONS if variables.get(f"SHOPT_{letter}") == "1")
-        words = [f"-{letters}"] * bool(letters) + ["-o pipefail"] * (variables.get("SHOPT_pipefail") == "1")
-        return f"set {' '.join(words)}; " if words else ""
 
 
 def _as_builtin(command: Command) -> Callable[[BuiltinContext], BuiltinResult]:

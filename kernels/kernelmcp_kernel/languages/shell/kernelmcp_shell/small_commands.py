@@ -14,6 +14,7 @@ _NO_SSH = "only curl and wget connect to hosts outside the sandbox"
 _USE_INSTEAD = {
     "http": "use curl",
     **dict.fromkeys(("ssh", "scp", "sftp"), _NO_SSH),
+    **dict.fromkeys(("nano", "vi"), "no editor is interactive here: use echo, printf or cat to write files"),
     **dict.fromkeys(("xz", "unxz", "xzcat"), "use tar -J, or lzma of python"),
     **dict.fromkeys(("zstd", "unzstd", "7z", "7za", "rar", "unrar", "compress"), "use zip, gzip, bzip2 or tar -J"),
 }
