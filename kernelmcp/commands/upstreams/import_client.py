@@ -26,12 +26,8 @@ from kernelmcp.config.load import MAX_FILE_BYTES
 from kernelmcp.config.models import Config
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstream_settings import UpstreamSettings
-from kernelmcp.errors import ConfigurationError
+from kernelmcp.errors import ConfigurationError, is_full
 
-_ADVICE = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free disk space."),
-    errno.EROFS: "Name another file: --config FILE.",
-}
 _SECRET_NAME = re.compile(r"token|key|secret|passw|credential|auth|cookie|(^|[_-])pat($|[_-])|session", re.IGNORECASE)
 _SECRET_START = re.compile(
     r"([spr]k-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ|ya29\.|hf_|npm_|bot\d{6,}:)"
@@ -121,7 +117,10 @@ def _append(file: Path, text: str) -> None:
         why, advice = str(exc), "Check its permissions."
         if isinstance(exc, OSError):
             why = exc.strerror or why
-            advice = _ADVICE.get(exc.errno or 0, advice)
+            if is_full(exc):
+                advice = "Free disk space."
+            elif exc.errno == errno.EROFS:
+                advice = "Name another file: --config FILE."
         raise ConfigurationError(f"{file} cannot be written: {why}", advice) from exc
 
 
