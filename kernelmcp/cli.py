@@ -105,7 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
 
     install = commands.add_parser("install", help="add the server to a client's configuration")
-    install.add_argument("client", metavar="CLIENT", choices=INSTALL_CLIENTS, help=", ".join(INSTALL_CLIENTS))
+    install.add_argument(
+        "client", type=_with_hyphens, metavar="CLIENT", choices=INSTALL_CLIENTS, help=", ".join(INSTALL_CLIENTS)
+    )
     install.add_argument("--dry-run", action="store_true", help="print the new configuration, change nothing")
     _add_folder(install)
     install.add_argument("--scope", choices=["user", "project"], default="user", help="project: for this folder only")
@@ -192,6 +194,10 @@ def _add_folder(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--folder", type=_named, metavar="PATH", help="a folder that code may read and write; created if missing"
     )
+
+
+def _with_hyphens(client: str) -> str:
+    return client.replace("_", "-")  # as `upstreams` and the settings write it
 
 
 def _named(path: str) -> str:

@@ -166,9 +166,13 @@ class LayersMissing(ConfigurationError):
     pass
 
 
+def is_full(exc: OSError) -> bool:
+    return exc.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def room_or_rights(exc: OSError, room: str = "Free disk space.") -> str:
     """Advice for files that could not be written in the home directory; `room` is that for a full disk."""
-    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+    if is_full(exc):
         return room
     return "The operator should check the home directory, and the limits of the server's process."
 

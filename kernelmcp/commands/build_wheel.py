@@ -39,6 +39,8 @@ def main(source: Path, home: Path) -> int:
 
 def _missing(source: Path) -> str | None:
     """An obstacle and its remedy, if any."""
+    if not source.exists():
+        return f"{source} is not there"
     if not any((source / name).is_file() for name in ("pyproject.toml", "setup.py")):
         return f"{source} is not a source package: it has neither pyproject.toml nor setup.py"
     if sys.version_info[:2] != GUEST_PYTHON:

@@ -43,6 +43,8 @@ Restart Claude Desktop, put a CSV file into ~/kernelmcp, and ask for a chart of 
 `kernelmcp doctor` tries harder to break out, and `kernelmcp setup` fetches numpy, pandas, matplotlib and more, so that
 importing them takes no time in a session's first cell."""
 
+AFTER_A_FAILURE = "\nNext: `kernelmcp doctor` says what holds on this machine."
+
 
 class DemoFailed(Exception):
     """The text is for the person who runs the demo."""
@@ -159,7 +161,7 @@ class Demo:
         done = f"{len(every) - failed - self._skipped} of {len(every)} steps did what they should"
         skipped = f", {self._skipped} skipped" if self._skipped else ""
         screen.heading(f"{done}{skipped}. Wrote {self._output}")
-        screen.line(NEXT, indent="")
+        screen.line(AFTER_A_FAILURE if failed else NEXT, indent="")
         return 1 if failed else 0
 
     def _environment(self) -> dict[str, str]:

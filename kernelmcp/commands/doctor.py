@@ -24,7 +24,7 @@ from kernelmcp.commands.install.clients import Places
 from kernelmcp.config.load import find
 from kernelmcp.config.models import OWN_KERNELSPEC, Values
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError, StorageFailed, cause
+from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError, StorageFailed, cause, is_full
 from kernelmcp.files.home import open_home
 from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.forks import Forks
@@ -117,14 +117,13 @@ def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Repo
         try:
             anyio.run(_try_a_kernel, report, _demanding_nothing(settings))
         except (ServerError, ExceptionGroup) as exc:
-            _report_failed_start(report, exc)
+            _report_failed_start(report, exc, home)
         except TimeoutError:
             report.fail(
                 f"a kernel took more than {DEADLINE_SECONDS:.0f} s", "Run doctor again when the machine is less busy"
             )
         except OSError as exc:
-            what = f"{exc.filename or home}: {exc.strerror or exc}"
-            report.fail(f"no kernel can be started here: {what}", HOME_ADVICE)
+            _report_failed_write(report, exc, home)
     _check_required(report, settings)
     if missing is not None and report.ok:
         report.fail(missing.message, missing.suggestions[0])
@@ -229,17 +228,26 @@ def _boot_image(settings: dict[str, Any] | None) -> dict[str, Any]:
     return {"state": "in use", "path": str(file), "bytes": size, "build_id": settings.get("build_id")}
 
 
-def _report_failed_start(report: Report, exc: ServerError | ExceptionGroup[Exception]) -> None:
+def _report_failed_start(report: Report, exc: ServerError | ExceptionGroup[Exception], home: Path) -> None:
     if isinstance(exc, ExceptionGroup):
-        servers, others = exc.split(ServerError)
-        if others is not None or servers is None:
+        known, others = exc.split((ServerError, OSError))
+        if others is not None or known is None:
             raise exc
-        exc = cast("ServerError", cause(servers))
+        first = cause(known)
+        if isinstance(first, OSError):
+            _report_failed_write(report, first, home)
+            return
+        exc = cast("ServerError", first)
     kernel_log = str(exc.context.get("kernel_log", "")).strip()
     said = f" The kernel said: {kernel_log.splitlines()[-1]}" if kernel_log else ""
     # Reinstalling does not help if a directory is not writable.
     ours = isinstance(exc, ConfigurationError | StorageFailed) and exc.suggestions
     report.fail(f"{exc.message}.{said}", exc.suggestions[0] if ours else REINSTALL)
+
+
+def _report_failed_write(report: Report, exc: OSError, home: Path) -> None:
+    what = f"{exc.filename or home}: {exc.strerror or exc}"
+    report.fail(f"no kernel can be started here: {what}", "Free disk space" if is_full(exc) else HOME_ADVICE)
 
 
 def _check_required(report: Report, settings: Settings) -> None:

@@ -3,11 +3,13 @@
 The kernel package does the work (`python -m kernelmcp_kernel.prepare`), in a process with a kernel's settings.
 """
 
+import errno
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -41,6 +43,8 @@ _SOURCES = {
     "local": "a local wheel folder",
     "cache": "the cache",
 }
+# The exit code of the kernel package, if it could prepare nothing.
+UNPREPARED = 2
 _MAX_SHOWN = 100
 _STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 _BAR_CHARS = 24
@@ -56,6 +60,8 @@ def main(
         return _remove(settings)
     if offline is not None and names:
         raise ConfigurationError("--offline takes what is in the file", "Omit the names.")
+    if export is not None:
+        _check_export(export)
     names = () if offline else names or (() if export and is_set_up(settings.home) else ("science",))
     wanted = list(dict.fromkeys(chain.from_iterable(SETS.get(name, (name,)) for name in names)))
     files = [f"--{name}={file.absolute()}" for name, file in (("offline", offline), ("export", export)) if file]
@@ -68,12 +74,26 @@ def main(
     with _prepare(settings, *files, "--", *wanted) as process:
         _show((line.decode("utf-8", "replace").rstrip("\n") for line in process.stdout or ()), sys.stdout)
         status = process.wait()
+    if status == UNPREPARED:  # it has said why
+        return 1
     if status or unavailable:
-        goes_on = "" if offline else " What was fetched is kept; the same command continues."
-        sys.stdout.write(f"Not everything could be fetched: see above.{goes_on}\n")
+        sys.stdout.write(
+            "Not everything could be fetched: see above. What was fetched is kept; the same command continues.\n"
+        )
         return 1
     sys.stdout.write("All sessions have them from now on, including those of running servers. --remove removes them.\n")
     return 0
+
+
+def _check_export(file: Path) -> None:
+    """Raises `ConfigurationError` now, rather than after everything was fetched."""
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=file.absolute().parent):
+            pass
+    except OSError as exc:
+        raise ConfigurationError(f"{file} cannot be written: {exc.strerror}", "Give --export another file.") from exc
 
 
 @contextmanager

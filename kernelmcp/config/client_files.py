@@ -140,15 +140,15 @@ def loads_with_comments(text: str) -> Any:
         return json.loads(text)
 
 
-def _entries(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Entries of `mcpServers`, of VS Code's `servers`, and of Claude Code's section for the current folder."""
+def _entries(content: Any) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Entries of `mcpServers`, of VS Code's `servers`, and of Claude Code's section for the current folder; None for
+    one that is no table."""
     tables = [_table(content, "mcpServers"), _table(content, "servers"), _table(content, "mcp", "servers")]
     with suppress(OSError):  # the folder is gone
         tables.append(_table(content, "projects", os.getcwd(), "mcpServers"))
     for table in tables:
         for name, entry in table.items():
-            if isinstance(entry, dict):
-                yield name, cast("dict[str, Any]", entry)
+            yield name, cast("dict[str, Any]", entry) if isinstance(entry, dict) else None
 
 
 def _table(content: Any, *keys: str) -> dict[str, Any]:
@@ -157,8 +157,10 @@ def _table(content: Any, *keys: str) -> dict[str, Any]:
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
 
-def _settings(entry: dict[str, Any]) -> UpstreamSettings:
+def _settings(entry: dict[str, Any] | None) -> UpstreamSettings:
     """The settings of an entry. Raises ValueError. Other programs' keys are ignored."""
+    if entry is None:
+        raise ValueError("it is not a table of settings")
     said = {key: entry[key] for key in _KEYS if entry.get(key) not in (None, [], {}, "")}
     if "url" not in said and isinstance(entry.get("serverUrl"), str):
         said["url"] = entry["serverUrl"]
@@ -174,10 +176,10 @@ def _settings(entry: dict[str, Any]) -> UpstreamSettings:
     return UpstreamSettings.model_validate(said)
 
 
-def _is_ours(name: str, entry: dict[str, Any]) -> bool:
+def _is_ours(name: str, entry: dict[str, Any] | None) -> bool:
     """True if it runs kernelmcp, however it is started: Python, uvx, docker, a shell, wsl.exe."""
-    if name == "kernelmcp":
-        return True
+    if name == "kernelmcp" or entry is None:
+        return name == "kernelmcp"
     command, args = entry.get("command"), entry.get("args")
     words = [command, *cast("list[Any]", args)] if isinstance(args, list) else [command]
     return any(_names_us(word, is_command=place == 0) for place, word in enumerate(words) if isinstance(word, str))

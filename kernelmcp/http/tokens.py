@@ -108,7 +108,9 @@ class TokenFile:
         try:
             return read_small(self.path, MAX_FILE_BYTES)
         except OSError as exc:
-            raise ConfigurationError(f"{self.path}: cannot be read: {exc.strerror}", "See auth.tokens_file.") from exc
+            raise ConfigurationError(
+                f"{self.path.absolute()}: cannot be read: {exc.strerror}", "See auth.tokens_file."
+            ) from exc
 
     def _parse(self) -> Iterator[tuple[str, bytes]]:
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmcp.atomic import replace_text
+from kernelmcp.errors import ConfigurationError, is_full
 from kernelmcp.lab.shared.stores import FILE_IDS, HISTORIES, SESSIONS, check_stores
 
 # Disabled: extensions that run code from an output, start programs, offer kernels, or use the internet.
@@ -53,20 +54,15 @@ def run(
     open_browser: bool,
     on_ready: Callable[[int], None],
 ) -> None:
-    """Run until told to end. `on_ready` gets the port. The caller has created `lab` and holds its lock."""
+    """Run until told to end. `on_ready` gets the port. The caller has created `lab` and holds its lock. Raises
+    `ConfigurationError`."""
     os.umask(0o077)  # others' libraries create databases with it
     notebooks, state = lab / "notebooks", lab / "state"
-    for folder in ("config", "data", "runtime", "settings", "workspaces", "app-settings", "ipython"):
-        (state / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-    notebooks.mkdir(mode=0o700, exist_ok=True)
-    # Delete a killed Lab's token, but keep the cookie secret: an open tab stays signed in.
-    for stale in (state / "runtime").iterdir():
-        if stale.is_file() and stale.name != "jupyter_cookie_secret":
-            stale.unlink(missing_ok=True)
-    check_stores(state)
-    disabled = dict.fromkeys(DISABLED_EXTENSIONS, True)
-    replace_text(state / "app-settings/page_config.json", json.dumps({"disabledExtensions": disabled}))
-    replace_text(state / "app-settings/overrides.json", json.dumps(_SETTINGS))
+    try:
+        _make_files(notebooks, state)
+    except OSError as exc:
+        advice = "Free disk space." if is_full(exc) else "Set server.home (KERNELMCP_HOME) to a writable directory."
+        raise ConfigurationError(f"{exc.filename or lab} cannot be written: {exc.strerror}", advice) from exc
     _own_environment(state)
     from kernelmcp.lab.shared.history import complete_files
 
@@ -90,6 +86,21 @@ def run(
         app.start()
     finally:
         shutil.rmtree(jupyter_config_dir(), ignore_errors=True)  # a temporary one, because of JUPYTER_NO_CONFIG
+
+
+def _make_files(notebooks: Path, state: Path) -> None:
+    """Create what Lab reads at its start. Raises OSError."""
+    for folder in ("config", "data", "runtime", "settings", "workspaces", "app-settings", "ipython"):
+        (state / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    notebooks.mkdir(mode=0o700, exist_ok=True)
+    # Delete a killed Lab's token, but keep the cookie secret: an open tab stays signed in.
+    for stale in (state / "runtime").iterdir():
+        if stale.is_file() and stale.name != "jupyter_cookie_secret":
+            stale.unlink(missing_ok=True)
+    check_stores(state)
+    disabled = dict.fromkeys(DISABLED_EXTENSIONS, True)
+    replace_text(state / "app-settings/page_config.json", json.dumps({"disabledExtensions": disabled}))
+    replace_text(state / "app-settings/overrides.json", json.dumps(_SETTINGS))
 
 
 def _own_environment(state: Path) -> None:

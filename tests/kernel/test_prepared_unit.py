@@ -179,3 +179,23 @@ def test_an_archive_adds_to_what_was_set_up_and_its_versions_win(store: Store, t
     found = prepared.read_setup()
     assert found.requirements == ("old", "both", "both>=2", "new")
     assert {wheel["name"]: wheel["version"] for wheel in found.wheels} == {"old": "1.0", "both": "2.0", "new": "1.0"}
+
+
+@pytest.mark.parametrize("arguments", [["--plan", "x"], ["--offline", "missing"], []])
+def test_a_home_that_cannot_be_written_is_said_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    assert prepare.main(arguments) == prepare.UNPREPARED
+    assert capsys.readouterr().err == f"kernelmcp: {prepared.files()[0].parent} cannot be written: Not a directory\n"
+
+
+def test_on_a_full_disk_what_is_missing_stays_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path))
+    (folder := prepared.files()[0].parent).mkdir()
+    (folder / "prepare.lock").symlink_to("/dev/full")
+    monkeypatch.setattr(prepare, "_prepare", lambda *_: True)
+    assert prepare.main([]) == 1

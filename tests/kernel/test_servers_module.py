@@ -221,6 +221,18 @@ def test_servers_that_are_being_connected_are_told_in_one_line(kernel: Kernel, t
         assert said in kernel.run("callMCPTool('late-7.anything')").error
 
 
+def test_while_all_servers_are_being_connected_nothing_is_said_to_fit_or_not(kernel: Kernel, tmp_path: Path) -> None:
+    late = Catalogue("late", "", "", "it is still connecting", ())
+    note = "1 of 1 MCP servers is still being connected (late): look again in a few seconds"
+    only = render([late], lambda server, tool: True, None, ["late"])
+    with offering(kernel, publish(only, tmp_path / "only"), {}):
+        assert str(value(kernel, "import servers\nservers.search('zebra')")) == note
+    both = render([CRM, late], lambda server, tool: True, None, ["late"])
+    with offering(kernel, publish(both, tmp_path / "both"), {}):
+        found = str(value(kernel, "servers.search('zebra')"))
+    assert found.startswith("nothing fits 'zebra' so far; there are:\nservers.crm: 4 tools")
+
+
 def test_a_name_that_two_servers_have_must_be_said_in_full(kernel: Kernel, tmp_path: Path) -> None:
     two = [Catalogue(name, "", "", "", (tool("x"),)) for name in ("a", "b")]
     with offering(kernel, published(tmp_path, *two), {"a.x": echo, "b.x": echo}) as offerer:

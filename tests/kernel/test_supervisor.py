@@ -170,6 +170,22 @@ def test_a_cell_that_is_interrupted_while_it_waits_for_its_turn_does_not_run(mon
     with_supervisor(monkeypatch, use, WithImages())
 
 
+def test_only_a_cell_may_leave_variables_and_no_command_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(supervisor: GuestSupervisor, started: list[StandIn]) -> None:
+        guest = supervisor.guest
+        started[0].say("ready")
+        for content, leaves in ({"code": "", "capture": False}, False), ({"code": ""}, True):
+            number = new_request_id()
+            request = asyncio.ensure_future(guest.request("execute", content, number))
+            while not guest.busy:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            started[0].say("reply", number, status="ok")
+            await request
+            assert (guest.used, guest.has_variables) == (True, leaves)
+
+    with_supervisor(monkeypatch, use)
+
+
 def test_a_guest_that_has_ended_is_told_nothing_beside_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(supervisor: GuestSupervisor, started: list[StandIn]) -> None:
         guest = supervisor.guest

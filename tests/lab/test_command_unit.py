@@ -1,10 +1,12 @@
 """`kernelmcp lab` says in a sentence why it does not open, and reads nobody else's configuration."""
 
+import errno
 import os
 import socket
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from kernelmcp.commands import lab
 from kernelmcp.config.models import Values
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.lab import program
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,3 +82,13 @@ def test_a_port_that_is_taken_is_a_sentence(places: tuple[Path, Path]) -> None:
         taken.listen()
         assert f"port {taken.getsockname()[1]} cannot be used" in refusal(*places, port=taken.getsockname()[1])
     assert "there is no port 70000" in refusal(*places, port=70000)
+
+
+def test_a_full_disk_is_a_sentence(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(program, "replace_text", full)
+    monkeypatch.setattr(os, "umask", lambda _: 0)
+    said = refusal(*places)
+    assert said.endswith(f"{places[0] / 'lab'} cannot be written: No space left on device\n- Free disk space.")

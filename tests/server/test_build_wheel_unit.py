@@ -37,6 +37,12 @@ def test_another_python_than_the_guests_is_told_how_to_get_it(
     assert f"build-wheel '{source}'" in error
 
 
+def test_a_path_that_is_not_there_is_told_as_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "none.tar.gz"
+    assert build_wheel.main(missing, tmp_path / "home") == 1
+    assert capsys.readouterr().err == f"kernelmcp: {missing} is not there\n"
+
+
 def test_the_version_is_the_guests() -> None:
     python = distribution.lock()["info"]["python"]
     assert tuple(map(int, python.split(".")[:2])) == build_wheel.GUEST_PYTHON

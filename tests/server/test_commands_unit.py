@@ -1,12 +1,27 @@
-"""The table of clients: where each has its configuration, and what the command line offers."""
+"""The table of clients, what the command line offers, and what commands say of what stands in their way."""
 
+import errno
+import io
+import os
 import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from mcp_types import CallToolResult, TextResourceContents
 
 from kernelmcp import cli
+from kernelmcp.commands import demo, doctor, setup
+from kernelmcp.commands.demo_screen import Screen
 from kernelmcp.commands.install.clients import CLIENTS, Places
+from kernelmcp.commands.own_server import RESULT_KEY
+from kernelmcp.config.models import Values
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import ConfigurationError, KernelStartFailed
+from kernelmcp_kernel.prepare.__main__ import UNPREPARED
 
 ROOT = Path(__file__).resolve().parents[2]
 MAC, LINUX = {"HOME": "/Users/a"}, {"HOME": "/home/a"}
@@ -42,3 +57,93 @@ def test_the_command_line_and_the_readme_name_every_client() -> None:
         r"^\| (.+?) \| `kernelmcp install (\S+) --folder ~/kernelmcp` \|$", (ROOT / "README.md").read_text(), re.M
     )
     assert rows == [(client.title, name) for name, client in CLIENTS.items()]
+
+
+def test_a_client_may_be_written_as_the_other_commands_write_it() -> None:
+    for written in ("claude-desktop", "claude_desktop"):
+        assert cli._parser().parse_args(["install", written]).client == "claude-desktop"
+
+
+class DemoServer:
+    """As the client of a server whose tools all succeed."""
+
+    protocol_version = "1"
+
+    async def list_tools(self) -> Any:
+        return SimpleNamespace(tools=[])
+
+    async def call_tool(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
+        return CallToolResult(content=[], _meta={RESULT_KEY: {"session_id": "s"}})
+
+    async def read_resource(self, uri: str) -> Any:
+        return SimpleNamespace(contents=[TextResourceContents(uri=uri, text="{}")])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("worked", [True, False])
+async def test_a_demo_that_failed_leads_to_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worked: bool
+) -> None:
+    @asynccontextmanager
+    async def client_of(*_: Any) -> AsyncIterator[DemoServer]:
+        yield DemoServer()
+
+    async def step(*_: Any) -> bool:
+        return worked
+
+    monkeypatch.setattr(demo.own_server, "client_of", client_of)
+    monkeypatch.setattr(demo.Demo, "_step", step)
+    out = io.StringIO()
+    with demo._targets() as targets:
+        shown = demo.Demo(Screen(out, tmp_path / "demo.png"), targets, tmp_path / "demo.ipynb", "kernelmcp")
+        assert await shown.run() == (not worked)
+    told = out.getvalue().partition("\nNext: ")[2]
+    assert told.startswith("give it to a client") == worked
+    assert told.startswith("`kernelmcp doctor`") == (not worked)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(Values.model_validate({"config": {"server": {"home": tmp_path / "home"}}}))
+
+
+@pytest.mark.parametrize("target", ["missing/x.zip", "."])
+def test_an_export_that_cannot_be_written_is_said_before_anything_is_fetched(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delattr(setup, "_prepare")
+    with pytest.raises(ConfigurationError) as refused:
+        setup.main(settings, ["numpy"], None, Path(target), remove=False, yes=True)
+    assert refused.value.message.startswith(f"{target} cannot be written: ")
+
+
+@pytest.mark.parametrize(("status", "told"), [(0, False), (1, True), (UNPREPARED, False), (-9, True)])
+def test_only_after_a_fetch_that_failed_the_same_command_continues(
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: int,
+    told: bool,
+) -> None:
+    @contextmanager
+    def prepare(*_: Any) -> Iterator[Any]:
+        yield SimpleNamespace(stdout=(), wait=lambda: status)
+
+    monkeypatch.setattr(setup, "_prepare", prepare)
+    assert setup.main(settings, ["numpy"], None, tmp_path / "x.zip", remove=False, yes=True) == (status != 0)
+    assert ("the same command continues" in capsys.readouterr().out) == told
+
+
+@pytest.mark.parametrize(("number", "advice"), [(errno.ENOSPC, "Free disk space"), (errno.EACCES, doctor.HOME_ADVICE)])
+def test_doctor_tells_what_the_disk_lacks(number: int, advice: str) -> None:
+    report = doctor.Report()
+    inner = ExceptionGroup("inner", [OSError(number, os.strerror(number))])
+    doctor._report_failed_start(report, ExceptionGroup("outer", [inner]), Path("/home/a"))
+    assert report.problems == [doctor.Problem(f"no kernel can be started here: /home/a: {os.strerror(number)}", advice)]
+    both = ExceptionGroup("both", [KernelStartFailed("it ended", "Try again."), OSError(number, "x", "/home/a/b")])
+    doctor._report_failed_start(report, both, Path("/home/a"))
+    assert report.problems[1].what == "it ended."
+    with pytest.raises(ExceptionGroup):
+        doctor._report_failed_start(report, ExceptionGroup("bug", [ValueError("x")]), Path("/home/a"))

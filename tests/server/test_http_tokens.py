@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelmcp.errors import ConfigurationError
 from kernelmcp.http.rate_limits import MAX_FAILURES
 from kernelmcp.http.tokens import TokenFile
 
@@ -85,6 +86,15 @@ def test_a_token_is_gone_though_the_disk_gives_its_file_the_same_time(tmp_path: 
     file.write_text(f'bob = "{BOB[::-1]}"')
     os.utime(file, (1_000_000_000, 1_000_000_000))
     assert wait_until(lambda: tokens.read() != before)
+
+
+def test_a_tokens_file_that_is_not_there_is_named_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError) as refused:
+        TokenFile(Path("tokens.toml"))
+    assert refused.value.message.startswith(f"{tmp_path / 'tokens.toml'}: cannot be read: ")
 
 
 @pytest.mark.parametrize(

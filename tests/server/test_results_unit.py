@@ -86,6 +86,8 @@ def test_hostile_html_is_read_in_bounds(html: str) -> None:
         ("a<script>'<!--' + '<p>'</SCRIPT >b<Style>/* <!-- */</style> c<script>d", "ab c"),
         ("<head><!-- <script> <head> --><title>t</title></head>a", "a"),
         ("<pre>one\n  two", "one\ntwo"),
+        ("a<img src='" + "x" * 30_000 + "'>b", "a"),
+        ("a<video>cannot be played</video> b", "a b"),
         ("<pre>one\n  two</pre> <p>three\nfour</p>", "one\ntwo\nthree four"),
     ],
 )
@@ -235,6 +237,23 @@ async def test_an_object_without_a_text_is_named_by_its_own_form() -> None:
     execution = Execution("s", "local", "code", 1, outputs, fold)
     execution.finish("ok", None, state_lost=False)
     assert await text_of(execution) == "[displayed: application/x-form]"
+
+
+@pytest.mark.parametrize("kind", ["audio/wav", "video/mp4"])
+@pytest.mark.parametrize("size", [10, 100_000])
+async def test_a_sound_or_a_film_is_named_and_none_of_its_bytes_are_shown(kind: str, size: int) -> None:
+    """As IPython's `Audio` and `Video` write them."""
+    element = kind.partition("/")[0]
+    written = (
+        f'\n <{element} controls="controls" >\n  <source src="data:{kind};base64,{"x" * size}" type="{kind}" />\n'
+        f"  Your browser does not support the {element} element.\n </{element}>\n"
+    )
+    outputs = Outputs()
+    fold = Fold(outputs, Policy(), DisplayIds())
+    fold.hear("execute_result", {"data": {**NAMES_A_TYPE, "text/html": written}, "execution_count": 1})
+    execution = Execution("s", "local", "code", 1, outputs, fold)
+    execution.finish("ok", None, state_lost=False)
+    assert await text_of(execution) == f"[displayed: {kind}]"
 
 
 async def test_a_cursor_of_the_running_cell_shows_the_displays_of_its_record() -> None:

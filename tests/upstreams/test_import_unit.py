@@ -1,6 +1,8 @@
 """What `kernelmcp upstreams import` writes of another program's servers: no secret, and everything else as it was."""
 
+import errno
 import json
+import os
 import shlex
 import tomllib
 from pathlib import Path
@@ -8,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from kernelmcp.commands.upstreams import import_client
 from kernelmcp.commands.upstreams.import_client import Wanted, _append, _table
 from kernelmcp.config.expansion import expanded
+from kernelmcp.config.load import load
 from kernelmcp.config.upstream_settings import UpstreamSettings
+from kernelmcp.errors import ConfigurationError
 
 ADDRESS = "https://a.example/a-name-of-2-long-words-and-1-more/@b/c?d=/e"
 PLAIN = ["-v", "/a:/b", "--root=/data", "KEY_FILE=/k", "host:80", ADDRESS]
@@ -165,3 +170,45 @@ def test_a_link_to_the_settings_stays_a_link(tmp_path: Path) -> None:
     _append(link, "[upstreams.servers.x]\ncommand = 'npx'\n")
     assert link.is_symlink()
     assert kept.read_text() == "# mine\n[upstreams.servers.x]\ncommand = 'npx'\n"
+
+
+def test_a_client_is_a_name_as_install_writes_it_or_a_file_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home/.config"))
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    (here / "mcp.toml").touch()
+    settings = load(here / "mcp.toml", environ={})
+    for folder in (here, tmp_path / "home/.cursor"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "mcp.json").write_text(json.dumps({"mcpServers": {folder.name.strip("."): {"command": "npx"}}}))
+    for client, name in (("mcp.json", "here"), ("./mcp.json", "here"), ("~/.cursor/mcp.json", "cursor")):
+        assert import_client.main(settings, client, dry_run=True) == 0
+        assert f"[upstreams.servers.{name}]" in capsys.readouterr().out
+    missing = str(import_client.path_of("claude_desktop"))
+    for client in ("claude-desktop", "claude_desktop"):
+        assert import_client.main(settings, client, dry_run=True) == 1
+        assert capsys.readouterr().err == f"kernelmcp: {missing} is not there\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "Free disk space."),
+        (errno.EROFS, "Name another file: --config FILE."),
+        (errno.EACCES, "Check its permissions."),
+    ],
+)
+def test_who_cannot_write_the_settings_is_told_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(import_client, "replace_text", fails)
+    with pytest.raises(ConfigurationError) as refused:
+        _append(tmp_path / "mcp.toml", "[upstreams.servers.x]\ncommand = 'npx'\n")
+    assert refused.value.message.endswith(f"cannot be written: {os.strerror(number)}")
+    assert refused.value.suggestions == [advice]

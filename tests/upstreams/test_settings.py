@@ -184,7 +184,8 @@ def test_what_cannot_be_used_is_left_out_with_a_sentence_and_the_rest_is_used(tm
     assert found["good"].tools == {}  # what another program allows is not allowed here
     assert found["my-server"].command == "y"
     assert f"{file}: 'my.server' is left out: its name would be my-server, the same as that of 'my server'" in problems
-    assert len(problems) == 5
+    assert f"{file}: 'no' is left out: it is not a table of settings" in problems
+    assert len(problems) == 6
     assert SECRET not in str(problems)
     for text in ("{", "[" * 100_000, "3", '{"mcpServers": 3}'):
         file.write_text(text)

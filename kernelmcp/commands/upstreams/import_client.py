@@ -4,8 +4,10 @@ Values that look like secrets are not copied: `${NAME}` replaces them, and the c
 shell's script, some can only stay: it names them.
 """
 
+import errno
 import itertools
 import json
+import os
 import re
 import shlex
 import sys
@@ -18,12 +20,13 @@ from pydantic import ValidationError
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.commands.terminal import fail, plain
 from kernelmcp.commands.toml_values import toml_value
+from kernelmcp.config.choices import CLIENTS
 from kernelmcp.config.client_files import path_of, read_file
 from kernelmcp.config.load import MAX_FILE_BYTES
 from kernelmcp.config.models import Config
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstream_settings import UpstreamSettings
-from kernelmcp.errors import ConfigurationError
+from kernelmcp.errors import ConfigurationError, is_full
 
 _SECRET_NAME = re.compile(r"token|key|secret|passw|credential|auth|cookie|(^|[_-])pat($|[_-])|session", re.IGNORECASE)
 _SECRET_START = re.compile(
@@ -56,12 +59,15 @@ def main(settings: Settings, client: str, *, dry_run: bool) -> int:
     if settings.sources is None:
         raise ConfigurationError("there is no mcp.toml to write", "Name one: --config FILE.")
     file = settings.sources.places[0].path
+    # `install` has hyphens in its names.
+    named = client.replace("-", "_")
+    client = named if named in CLIENTS else os.path.abspath(os.path.expanduser(client))
     problems: list[str] = []
     found = dict(read_file(client, problems))
     for problem in problems:
         fail(plain(problem))
     if not found:
-        return fail(f"{path_of(client)} has no servers to import.")
+        return 1 if problems else fail(f"{path_of(client)} has no servers to import.")
     there = settings.config.upstreams.servers
     wanted = Wanted()
     text = "".join(_table(name, server, wanted) for name, server in found.items() if name not in there)
@@ -108,8 +114,14 @@ def _append(file: Path, text: str) -> None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_text(file, new, mode=file.stat().st_mode & 0o777 if file.exists() else 0o600)
     except (OSError, RuntimeError) as exc:  # RuntimeError: until Python 3.12, circular links
-        why = exc.strerror if isinstance(exc, OSError) else exc
-        raise ConfigurationError(f"{file} cannot be written: {why}", "Check its permissions.") from exc
+        why, advice = str(exc), "Check its permissions."
+        if isinstance(exc, OSError):
+            why = exc.strerror or why
+            if is_full(exc):
+                advice = "Free disk space."
+            elif exc.errno == errno.EROFS:
+                advice = "Name another file: --config FILE."
+        raise ConfigurationError(f"{file} cannot be written: {why}", advice) from exc
 
 
 # -- one server -----------------------------------------------------------------------------------------------------

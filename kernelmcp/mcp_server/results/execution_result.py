@@ -26,7 +26,7 @@ from kernelmcp.mcp_server.results.links import (
 )
 from kernelmcp.mcp_server.results.notes import notes
 from kernelmcp.mcp_server.results.printed import is_seen, printed, with_reports
-from kernelmcp.mcp_server.results.readable import is_empty, readable, says_all
+from kernelmcp.mcp_server.results.readable import is_empty, played, readable, says_all
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
 from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
@@ -236,8 +236,8 @@ def _text(
         said = error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}"
         parts.append(with_reports(_unsaid(said, stderr)))
     if not any(parts) and rich:
-        forms = [[kind for kind in each.data if kind != "text/plain"] for _, each in rich[:MAX_NAMED_PICTURES]]
-        kinds = [best_type(each) for each in forms]
+        few = [each.data for _, each in rich[:MAX_NAMED_PICTURES]]
+        kinds = [played(data) or best_type([kind for kind in data if kind != "text/plain"]) for data in few]
         parts.append(f"[displayed: {', '.join(kinds)}]")
     if structured["background"] is not None:
         parts.append(background_note(structured["background"]))

@@ -19,13 +19,16 @@ MAX_FORM_CHARS = 2_000
 # Text forms without information: <IPython.core.display.HTML object>, <Figure object at 0x7f>, <Styler at 0x1>.
 _NOTHING = re.compile(r"<[\w.]{1,200}(?: object| at 0x[0-9a-f]{1,20}| object at 0x[0-9a-f]{1,20})>")
 # A comment, a script or a style, which without its end is the rest of the document; or a tag, its slash and its name; a
-# declaration has no name. Each attempt to find a tag ends at the next angle bracket.
+# declaration has no name. Each attempt to find a tag ends at the next angle bracket,
+# or with the text, which may be cut within a tag.
 _TAG = re.compile(
     r"<!--(?s:.*?-->|.*)"
     r"|<(?P<raw>(?i:script|style))(?=[\s/>])[^<>]*>(?si:.*?</(?P=raw)(?=[\s/>])[^<>]*>|.*)"
-    r"|<(?:(?P<slash>/?)(?P<name>[a-zA-Z][a-zA-Z0-9]{0,20})|[!?])[^<>]*>"
+    r"|<(?:(?P<slash>/?)(?P<name>[a-zA-Z][a-zA-Z0-9]{0,20})|[!?])[^<>]*(?:>|\Z)"
 )
-_UNSEEN = frozenset({"head", "template", "noscript"})
+# A browser shows the text within a sound or a film only if it cannot play it.
+_UNSEEN = frozenset({"head", "template", "noscript", "audio", "video"})
+_PLAYED = re.compile(r"""<(?:audio|video)\b[^<>]*>\s*<source src=["']data:((?:audio|video)/[\w.+-]{1,50})""")
 # The part before the table itself.
 _MAX_STYLE_CHARS = 1_000
 _BREAKS = frozenset({"p", "div", "br", "tr", "li", "table", "ul", "ol", "pre", "h1", "h2", "h3", "h4", "h5", "h6"})
@@ -59,6 +62,12 @@ def says_all(data: dict[str, Any]) -> bool:
     html: Any = data.get("text/html", "")
     table = 'class="dataframe"' in joined(html)[:_MAX_STYLE_CHARS]
     return table and data.keys() <= {"text/plain", "text/html"} and not is_empty(joined(data.get("text/plain", "")))
+
+
+def played(data: dict[str, Any]) -> str | None:
+    """The MIME type of the sound or the film that is in the HTML, if any: as IPython's `Audio` and `Video` write it."""
+    found = _PLAYED.search(joined(data.get("text/html", ""))[:_MAX_STYLE_CHARS])
+    return found[1] if found else None
 
 
 def text_of_html(document: str) -> str:

@@ -92,7 +92,7 @@ class Guests:
             name
             for name, each in self._by_name.items()
             if each is not self.main
-            and (each.guest.used or each.untold_loss is not None)
+            and (each.guest.has_variables or each.untold_loss is not None)
             and " " not in name  # of a level, which ends with its cell
         ]
 

@@ -96,6 +96,7 @@ class Guest:
         self._state_deadline: asyncio.TimerHandle | None = None
         self._save_ends = 0.0
         self._restored = False
+        self._has_kept = False
         self.state_pipes = StatePipes(spawned)
         self._channel = Channel(spawned, self._dispatch, self._on_end, self.kill)
         self._watchdog = (
@@ -137,6 +138,7 @@ class Guest:
         is_bulk = op == "run_program" or "capture" in content
         self._max_reply_bytes = MAX_FRAME_BYTES if is_bulk else MAX_DISPLAY_FRAME_BYTES
         self._number += 1
+        self._has_kept = self._has_kept or "capture" not in content
         self._id = request_id
         reply = self._reply = self._loop.create_future()
         self._channel.send(frame)
@@ -237,8 +239,13 @@ class Guest:
 
     @property
     def used(self) -> bool:
-        """True if it may have variables: a request has been made, or a state was loaded."""
+        """True if a request has been made, or a state was loaded."""
         return self._number > 0 or self._restored
+
+    @property
+    def has_variables(self) -> bool:
+        """True if it may have some: a program's command leaves none."""
+        return self._has_kept or self._restored
 
     # -- interrupt and end
 

@@ -55,11 +55,13 @@ MAX_IMAGES = 3
 _NICE = 10
 _DRAFT = ".preparing"
 _MAX_MODULES = 500
+# The exit code if nothing could be prepared, for another reason than a package that is unavailable.
+UNPREPARED = 2
 _MODULE = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(\.py|(\.cpython-[a-z0-9-]+|\.abi3)?\.so)?")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns exit code 0 if everything is available, 1 if something is not."""
+    """Returns exit code 0 if everything is available, 1 if a package is not, `UNPREPARED` for all else."""
     parser = argparse.ArgumentParser(prog="python -m kernelmcp_kernel.prepare")
     parser.add_argument("requirements", nargs="*")
     parser.add_argument("--offline", type=Path)
@@ -75,15 +77,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if parsed.compile is not None:
         return _compile(parsed.compile.split(","))
     folder = prepared.files()[0].parent
-    folder.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
-    if parsed.plan is not None:
-        try:
-            found = [asdict(each) for each in plans(parsed.requirements, parsed.plan.split(","))]
-        except (PackageError, OSError) as error:
-            _say(f"kernelmcp: what is prepared cannot be read: {error}", sys.stderr)
-            return 1
-        sys.stdout.write(json.dumps(found))
-        return 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
+        return _run(parsed, folder) if parsed.plan is None else _plan(parsed)
+    except OSError as error:
+        _say(f"kernelmcp: {error.filename or folder} cannot be written: {error.strerror}", sys.stderr)
+        return UNPREPARED
+
+
+def _plan(parsed: argparse.Namespace) -> int:
+    try:
+        found = [asdict(each) for each in plans(parsed.requirements, parsed.plan.split(","))]
+    except (PackageError, OSError) as error:
+        _say(f"kernelmcp: what is prepared cannot be read: {error}", sys.stderr)
+        return UNPREPARED
+    sys.stdout.write(json.dumps(found))
+    return 0
+
+
+def _run(parsed: argparse.Namespace, folder: Path) -> int:
+    """Prepare as `main` was told, alone. Raises OSError."""
     with _locked(folder / "prepare.lock", wait=not parsed.in_background) as failed_at:
         if failed_at is None:
             return 0  # another process is preparing
@@ -94,9 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             missing = _prepare(parsed.requirements, parsed.offline, parsed.export)
         except (PackageError, BuildError, OSError) as error:
             _say(f"kernelmcp: the packages could not be prepared: {for_operator(error)}", sys.stderr)
-            failed_at.write_text("failed\n")
-            return 1
-        failed_at.write_text("failed\n" if missing else "")
+            _note(failed_at, failed=True)
+            return UNPREPARED
+        _note(failed_at, failed=missing)
         return 1 if missing else 0
 
 
@@ -136,6 +149,11 @@ def _delete_drafts(folder: Path) -> None:
     """Delete the drafts of a killed process, which may have 80 MB; the owner of the lock is alone."""
     for draft in (*folder.glob(f"*{_DRAFT}"), *prepared.setup_file().parent.glob(f"*{_DRAFT}")):
         draft.unlink(missing_ok=True)
+
+
+def _note(failed_at: Path, *, failed: bool) -> None:
+    with suppress(OSError):  # on a full disk, the next process tries again
+        failed_at.write_text("failed\n" if failed else "")
 
 
 def _has_failed(failed_at: Path) -> bool:

@@ -69,8 +69,11 @@ def search(text: str = "", limit: int = 8) -> Lines:
     least = min(_GOOD_ENOUGH * min((score for score, *_ in scored), default=0.0), -1e-9)
     lines = [line for score, _, line in scored if score <= least][:limit]
     if not lines:
-        head = [f"nothing fits {text!r}; there are:"] if wanted else []
-        return Lines("\n".join([*head, *overview()]))
+        there, later = overview(), servers_index.note()
+        head: list[str] = []
+        if wanted and (there != later or not later):
+            head = [f"nothing fits {text!r}{' so far' if later else ''}; there are:"]
+        return Lines("\n".join([*head, *there]))
     return Lines("\n".join([f"{len(lines)} of {len(entries)}:", *lines, *servers_index.note()]))
 
 
