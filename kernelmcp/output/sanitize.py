@@ -49,7 +49,7 @@ def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
     if it is nested deeper than `depth`."""
     if depth == 0:
         raise ValueError(f"nested deeper than {MAX_DEPTH}")
-    kind: object = type(value)  # much faster than to ask whether it is an instance of each
+    kind = cast("object", type(value))  # much faster than to ask whether it is an instance of each
     if kind is str:
         return clean(value)
     if kind is list:
@@ -88,7 +88,7 @@ def weight(*values: Any) -> int:
     while waiting:
         value = waiting.pop()
         total += sys.getsizeof(value)
-        kind: object = type(value)
+        kind = cast("object", type(value))
         if kind is list:
             waiting += value
         elif kind is dict:
