@@ -145,7 +145,7 @@ class Fold:
     def _show(self, kind: DisplayKind, content: dict[str, Any]) -> None:
         outputs = self.outputs
         is_full = len(outputs.displays) >= self._policy.max_outputs
-        views = {} if is_full else self._take_views(content)
+        views, more = ({}, 0) if is_full else self._take_views(content)
         bundle = None if is_full else self._bundle(content)
         if bundle is None or not self._has_room(bundle[2]):
             self._drop(1)
@@ -156,7 +156,7 @@ class Fold:
             return
         display_id = display_id_of(content) or None
         self._apply(["show", kind, bundle[0], bundle[1], display_id], bundle[2])
-        self._add_views(outputs.displays[-1], views)
+        self._add_views(outputs.displays[-1], views, more)
         if display_id:
             self._display_ids.add(display_id, self, outputs.displays[-1])
 
@@ -176,17 +176,18 @@ class Fold:
             data["text/plain"] = joined(data["text/plain"])
         return data, metadata, weight(data, metadata)
 
-    def _take_views(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Remove the forms for views from a message: results and records never have them."""
+    def _take_views(self, content: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        """Remove the forms for views from a message: results and records never have them. Returns them, and the memory
+        that they take."""
         given = as_dict(as_dict(content.get("data")).pop(VIEW_TYPE, None))
         try:
-            return clean_json({mime: given[mime] for mime in list(given)[:MAX_MIME_TYPES] if is_mime_type(mime)})
+            views = clean_json({mime: given[mime] for mime in list(given)[:MAX_MIME_TYPES] if is_mime_type(mime)})
         except ValueError:
-            return {}
+            return {}, 0
+        return views, weight(views) if views else 0
 
-    def _add_views(self, display: Display, views: dict[str, Any]) -> None:
+    def _add_views(self, display: Display, views: dict[str, Any], more: int) -> None:
         """Keep the forms for views, if there is room for them."""
-        more = weight(views) if views else 0
         display.for_views = views if self._has_room(more) else {}
         if display.for_views:
             display.weight += more
@@ -199,13 +200,13 @@ class Fold:
         found = self._display_ids.find(display_id_of(content))
         if not found:
             return
-        views = self._take_views(content)
+        views, more = self._take_views(content)
         bundle = self._bundle(content)
         for owner, display in found:
             if bundle is None or not self._replace(owner, display, *bundle):
                 self._drop(1)
             else:
-                owner._add_views(display, views)
+                owner._add_views(display, views, more)
 
     def _replace(
         self, owner: "Fold", display: Display, data: dict[str, Any], metadata: dict[str, Any], weight: int

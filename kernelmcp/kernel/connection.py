@@ -229,16 +229,16 @@ class Connection:
         return adapted(message)
 
     def _has_share(self, message: dict[str, Any], content: bytes) -> bool:
-        values = values_in(content)
+        """Whether an execution has so many values left. Once it has none, nobody counts them any more."""
         if (request := self._requests.get(message["parent_header"].get("msg_id"))) is not None:
-            request.values += values
+            request.values = _with(request.values, content)
             return request.values <= MAX_VALUES
         if not self._is_of_another(message):
-            self._late_values += values
+            self._late_values = _with(self._late_values, content)
             return self._late_values <= MAX_VALUES
         if self.listener is None:
             return False  # nothing would use it
-        self._other_values += values
+        self._other_values = _with(self._other_values, content)
         return self._other_values <= MAX_VALUES
 
     def _dispatch(self, message: dict[str, Any], is_iopub: bool) -> None:
@@ -295,3 +295,7 @@ class Connection:
         if self._stdin is not None and not self._failed:  # it may have ended in the turn of the answer
             _, frames = self._messages.pack("input_reply", {"value": value}, parent=message)
             self._stdin.send(frames)
+
+
+def _with(values: int, content: bytes) -> int:
+    return values if values > MAX_VALUES else values + values_in(content)

@@ -21,7 +21,7 @@ from kernelmcp.files.workspace import Piece
 from kernelmcp.mcp_server.results.execution_result import to_result
 from kernelmcp.mcp_server.results.readable import MAX_FORM_CHARS, readable, text_of_html
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
-from kernelmcp.mcp_server.results.view import MAX_READ_BYTES, Cursor, View, without_overwritten
+from kernelmcp.mcp_server.results.view import MAX_MOVES, MAX_READ_BYTES, Cursor, View, without_overwritten
 from kernelmcp.mcp_server.tools.file_contents import picture_result
 from kernelmcp.mcp_server.views.pages import page
 from kernelmcp.pictures import headers
@@ -129,6 +129,13 @@ def test_carriage_returns_leave_the_last_state_of_each_line() -> None:
     assert without_overwritten("\r0/2\n\r3/3\x1b[A\r2/2\x1b[0m\r\x1b[0m\n") == "2/2\x1b[0m\n3/3"
     assert without_overwritten("one\ntwo\r\x1b[2K\x1b[1A\x1b[2K1\n2\n") == "1\n2\n"
     assert without_overwritten("\x1b[9A\x1b[999A\rtop") == "top"
+    assert without_overwritten("hello \x1b[1Aworld\r\n") == "world\nhello "
+    assert without_overwritten("a \n\r\x1b[0Ab\n") == "a b\n"
+    assert without_overwritten("of before\r\n\x1b[A\x1b[A\r50%\n") == "50%\nof before"
+    long = "x" * 50_000
+    assert without_overwritten(f"50%\r{long}" + "\r" * 4000) == long
+    many = "\r\x1b[A" + "x\n" * MAX_MOVES
+    assert without_overwritten(many) == "\x1b[A" + many[4:], "each line alone: that is done in little time"
     assert without_overwritten("\x1b[32m50%\r\x1b[32m100%\r\x1b[0m\ndone") == "\x1b[32m100%\ndone"
 
 

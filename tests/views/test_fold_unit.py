@@ -51,6 +51,17 @@ def test_an_update_replaces_them() -> None:
     assert fold.outputs.held == fold.outputs.displays[0].weight < before
 
 
+def test_forms_for_many_displays_of_an_id_are_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be a million values, for a hundred displays."""
+    fold, weighed = fold_of([]), list[Any]()
+    for number in range(10):
+        fold.hear("display_data", shown({}, number))
+    monkeypatch.setattr("kernelmcp.cells.fold.weight", lambda *values: weighed.extend(values) or 1)
+    fold.hear("update_display_data", shown({TABLE: ROWS}))
+    assert weighed.count({TABLE: ROWS}) == 1
+    assert all(display.for_views == {TABLE: ROWS} for display in fold.outputs.displays)
+
+
 def test_without_room_for_them_the_object_stays() -> None:
     fold = fold_of([], outputs_max_bytes=10_000)
     fold.hear("display_data", shown({TABLE: {**ROWS, "data": [{"a": n} for n in range(1000)]}}))

@@ -18,6 +18,10 @@ from kernelmcp.output.sanitize import counted, without_colour
 MAX_READ_BYTES = 1 << 20
 # The output of earlier cells' tasks gets this fraction of a result's budget.
 BACKGROUND_SHARE = 8
+# A line's states between carriage returns that are looked at, the last ones: they may all be blank.
+MAX_STATES = 5000
+# Lines and escape sequences of a text in which the cursor's moves up are followed.
+MAX_MOVES = 20_000
 _UP = re.compile(r"\x1b\[(\d{0,3})A")
 _ERASE = re.compile(r"\x1b\[[0-2]?K")
 _CURSOR = re.compile("-".join(["([0-9]{1,15})"] * 4) + "(?:-([0-9a-f]{8}))?")
@@ -138,26 +142,39 @@ def without_overwritten(text: str) -> str:
     """Each line as its carriage returns leave it: for a progress bar, the last state."""
     if "\r" not in text:
         return text
-    if _UP.search(text):
+    if _UP.search(text) and text.count("\n") + text.count("\x1b[") <= MAX_MOVES:
         return _after_moves(text)
     return "\n".join(_last_state(line) if "\r" in line else line for line in text.split("\n"))
 
 
 def _after_moves(text: str) -> str:
     """The same where the cursor also moves up, as for bars below each other."""
-    rows, row = [""], 0
-    for number, line in enumerate(text.split("\n")):
-        row += min(number, 1)
-        rows += [""] * (row == len(rows))
+    rows: list[str] = []
+    row = -1
+    for line in text.split("\n"):
+        row += 1
+        if row == len(rows):
+            rows.append("")
         parts = _UP.split(line)  # texts, and between them by how many rows the cursor moves
-        for part, rows_up in zip(parts[::2], [*parts[1::2], "0"], strict=True):
-            if states := [state for state in part.split("\r") if without_colour(state) or _ERASE.search(state)]:
-                rows[row] = _ERASE.sub("", states[-1])  # also one of blanks, which is how a bar is removed
-            row = max(0, row - int(rows_up or 1))
+        for at in range(0, len(parts), 2):
+            if at:
+                rows_up = int(parts[at - 1] or 1) or 1
+                if rows_up > row:  # to what is above this text
+                    rows.insert(0, "")
+                row = max(0, row - rows_up)
+            states = parts[at].split("\r")
+            shown = [n for n, state in enumerate(states) if state and (without_colour(state) or _ERASE.search(state))]
+            if shown:  # also one of blanks, which is how a bar is removed
+                state = states[shown[-1]]
+                goes_on = at and shown[-1] == 0 and not _ERASE.search(state)
+                rows[row] = (rows[row] if goes_on else "") + _ERASE.sub("", state)
     while len(rows) > row + 1 and not rows[-1].strip():
         rows.pop()
     return "\n".join(each if each.strip() else "" for each in rows)
 
 
 def _last_state(line: str) -> str:
-    return next((state for state in reversed(line.split("\r")) if without_colour(state).strip()), "")
+    for state in reversed(line.rsplit("\r", MAX_STATES)):
+        if state and without_colour(state).strip():
+            return state
+    return ""
