@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kernelmcp_kernel.guests.host_calls import MAX_CALLS
+
 from ..added_language import add_shell, without_shell
 from .conftest import running_kernel
 from .driver import Kernel, wait_until
@@ -506,13 +508,13 @@ def test_after_its_cell_nobody_runs_anything(kernel: Kernel) -> None:
     assert "the host answers only while a cell runs" in kernel.run(textwrap.dedent(code)).text()
 
 
-def test_a_thousand_commands_at_once_are_refused_but_for_a_few(kernel: Kernel) -> None:
+def test_a_thousand_commands_at_once_are_refused_but_for_those_that_may_wait(kernel: Kernel) -> None:
     code = """
         import json
         call = json.dumps({"call": "run_command", "command": "wait", "capture": True})
         asked = [asyncio.ensure_future(bridge.ask(request_id.get(), call)) for _ in range(1000)]
         done, waiting = set(), set(asked)
-        while len(waiting) > 3:
+        while len(waiting) > MOST:
             ended, waiting = await asyncio.wait(waiting, timeout=30, return_when="FIRST_COMPLETED")
             done |= ended
             if not ended: break
@@ -521,8 +523,8 @@ def test_a_thousand_commands_at_once_are_refused_but_for_a_few(kernel: Kernel) -
         del asked, done, ended, waiting"""
     guests = len(kernel.guests())
     kernel.run("from kernelmcp_guest.bridge import bridge, request_id")
-    ran = kernel.run(textwrap.dedent(code))
-    assert ran.text().startswith("3 {"), ran.error
+    ran = kernel.run(textwrap.dedent(code).replace("MOST", str(MAX_CALLS)))
+    assert ran.text().startswith(f"{MAX_CALLS} {{"), ran.error
     assert wait_until(lambda: len(kernel.guests()) == guests)
     is_usable(kernel)
 

@@ -2,6 +2,7 @@
 // exception. A refused call inside WebAssembly is fatal to the guest, so it gets an errno instead.
 import fs from "node:fs";
 import { answerErrors } from "./errno.mjs";
+import { unlinkSuspended } from "./suspended_frames.mjs";
 
 const ENOSYS = -52; // Emscripten's errno numbers are WASI's
 const FAILURE = -1;
@@ -54,6 +55,7 @@ export function installShims(compiled, refuse, check) {
     if (!imports?.env?._emscripten_system) return instantiate.call(WebAssembly, source, imports);
     if (refuse) refuseImports(imports.env);
     answerErrors(imports.env);
+    unlinkSuspended(imports.env, main);
     if (check) imports.env._Py_CheckEmscriptenSignals_Helper = Object.assign(check, { sig: "i" });
     WebAssembly.instantiate = instantiate;
     const module = await compiled;

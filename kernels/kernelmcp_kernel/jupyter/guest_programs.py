@@ -128,7 +128,10 @@ class Programs:
         call.clear()
         if not any(row.name == SHELL for row in table()):
             return {"absent": True}
-        request = Request(asker.cell, new_request_id(), SHELL, self._free_level(asker.cell))
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        if (level := await self._free_level(asker.cell, deadline)) is None:
+            return {"done": {**_NEVER_BEGAN, "timed_out": True}}
+        request = Request(asker.cell, new_request_id(), SHELL, level)
         content = {
             **command,
             "arguments": "",
@@ -141,7 +144,7 @@ class Programs:
         }
         task = self._begin(asker, request, "execute", content)
         made = _Command(asker, request, task, command["capture"], new_request_id())
-        made.deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        made.deadline = deadline
         self._commands[made.token] = made
         return await self._next(made)
 
@@ -201,12 +204,23 @@ class Programs:
             if not answer.done():
                 answer.set_exception(HostCallError(CELL_ENDED))
 
-    def _free_level(self, cell: Cell) -> int:
-        taken = {each.level for each in cell.requests.values() if each.language == SHELL and not each.abandoned}
-        for level in range(MAX_SHELLS):
-            if level not in taken:
-                return level
-        raise HostCallError(_NESTED)
+    async def _free_level(self, cell: Cell, deadline: float | None) -> int | None:
+        """The first shell guest that is free, now or once another command of the cell has ended; None if none is until
+        the deadline."""
+        while True:
+            taken = {each.level for each in cell.requests.values() if each.language == SHELL and not each.abandoned}
+            for level in range(MAX_SHELLS):
+                if level not in taken:
+                    return level
+            own = [each for each in self._commands.values() if each.asker.cell is cell]
+            others = [each for each in own if not each.request.abandoned and not each.task.done()]
+            if all(each.running for each in others):  # each waits for a program: the last one's asks for this command
+                raise HostCallError(_NESTED)
+            timeout = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+            tasks = {each.task for each in others}
+            ended, _ = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not ended:
+                return None
 
     # -- both
 
