@@ -52,6 +52,10 @@ MAX_PROGRESS_CHARS = 1000
 # The kernel's text about an ended guest, for clients without a server that reports it.
 SAID_BY_KERNEL = " Its variables are lost; files are kept."
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
+CUT_SHORT = (
+    "The server ended while the cell ran, and interrupted it. The next result says what became of the session's "
+    "variables; files are kept."
+)
 GONE_WITH_FILES = "All variables, imports, definitions and files of this session are gone."
 
 
@@ -317,9 +321,8 @@ class Execution:
         self.finish(status, error, state_lost=status == "dead")
 
     def finish_with_server(self) -> None:
-        """The server ended during the execution."""
-        error = GuestError(STOPPED, f"The server ended while the cell ran. {GONE}", "")
-        self.finish(self.interruption or "interrupted", error, state_lost=True)
+        """The server ended during the execution, and nobody knows yet whether the variables can be saved."""
+        self.finish(self.interruption or "interrupted", GuestError(STOPPED, CUT_SHORT, ""), state_lost=False)
 
     def finish_unstarted(self, error: GuestError | None = None) -> None:
         """It never ran: it was cancelled while it waited, or no kernel could start."""

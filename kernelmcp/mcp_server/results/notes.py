@@ -1,5 +1,6 @@
 """The notes below a result's text: what still runs, was truncated, lost or written, and the next step."""
 
+from kernelmcp.executions.beginning import CUT_CELL
 from kernelmcp.executions.execution import GONE, Execution
 from kernelmcp.files.volume_files import is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED
@@ -73,7 +74,8 @@ def variable_notes(execution: Execution) -> list[str]:
     if execution.restored_at is not None and not execution.state_lost:
         rest = f" Not back: {', '.join(missing)}." if missing else ""
         age = age_of(execution.restored_at, execution.created_at)
-        return [f"[The session's variables are back, as they were {age} ago.{rest}]"]
+        way_back = _checkpoint_notes(execution) if CUT_CELL in missing else []
+        return [f"[The session's variables are back, as they were {age} ago.{rest}]", *way_back]
     if missing and not execution.state_lost:
         return [f"[Lost since your last result: {', '.join(missing)}.]"]
     if not execution.state_lost or execution.loss_is_said:
