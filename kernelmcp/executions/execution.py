@@ -140,6 +140,8 @@ class Execution:
     """Handles approvals of its tool calls; None if nobody can be asked."""
     tool_calls: ToolCalls | None = None
     """None if there are no other servers."""
+    persons_idle: asyncio.Event | None = None
+    """Set while no person's cell runs in the session: it waits for those."""
     persons_cells: int = 0
     """Number of cells that a person ran in the session between the previous execution and this one."""
     callers: int = 0

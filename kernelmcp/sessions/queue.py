@@ -123,6 +123,7 @@ class ExecutionQueue:
     def add(self, execution: Execution) -> None:
         """Queue this execution after all others. Raises `SessionNotFound` when the session is being destroyed."""
         self.start()
+        execution.persons_idle = self.persons.idle
         self._queue.append(execution)
 
     async def until_idle(self) -> None:

@@ -9,6 +9,7 @@ from kernelmcp.mcp_server.results.printed import shown
 from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.output.sanitize import counted
 from kernelmcp.sessions.default_session import age_of
+from kernelmcp.sessions.persons_cells import PERSON_RUNS
 
 # Changed files that the text names.
 MAX_NAMED_FILES = 10
@@ -37,6 +38,9 @@ def notes(view: View) -> list[str]:
             f"[The execution {waits}, after {seconds:,.1f} s. Wait for it and for newer output with "
             f"get_execution(execution_id={execution.id!r}, since={str(view.end)!r}), or stop it with cancel_execution.]"
         )
+        idle = execution.persons_idle
+        if execution.started is None and idle is not None and not idle.is_set():
+            found.append(f"[{PERSON_RUNS}]")
         if execution.questions is not None and execution.questions.open is not None:
             found.append("[It waits for a line of input, and the user has been asked.]")
         found += tool_call_fields.notes(execution)
