@@ -273,7 +273,7 @@ class Server:
         if left := _busy(running):
             log.warning("interrupting what still runs", executions=left)
             for session in running.registry.every():
-                session.queue.interrupt_all()
+                session.queue.end()
             await _until(lambda: not _busy(running), INTERRUPT_SECONDS)
         await _until(lambda: not web.throttle.active, ANSWER_SECONDS)
 

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+# Named among what did not come back: the variables are as an interrupted cell left them.
+CUT_CELL = "the rest of the cell that ran when the server ended"
+
 
 @dataclass(frozen=True)
 class Beginning:

@@ -52,6 +52,10 @@ MAX_PROGRESS_CHARS = 1000
 # The kernel's text about an ended guest, for clients without a server that reports it.
 SAID_BY_KERNEL = " Its variables are lost; files are kept."
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
+CUT_SHORT = (
+    "The server ended while the cell ran, and interrupted it. The next result says what became of the session's "
+    "variables; files are kept."
+)
 GONE_WITH_FILES = "All variables, imports, definitions and files of this session are gone."
 
 
@@ -136,6 +140,8 @@ class Execution:
     """Handles approvals of its tool calls; None if nobody can be asked."""
     tool_calls: ToolCalls | None = None
     """None if there are no other servers."""
+    persons_idle: asyncio.Event | None = None
+    """Set while no person's cell runs in the session: it waits for those."""
     persons_cells: int = 0
     """Number of cells that a person ran in the session between the previous execution and this one."""
     callers: int = 0
@@ -317,9 +323,8 @@ class Execution:
         self.finish(status, error, state_lost=status == "dead")
 
     def finish_with_server(self) -> None:
-        """The server ended during the execution."""
-        error = GuestError(STOPPED, f"The server ended while the cell ran. {GONE}", "")
-        self.finish(self.interruption or "interrupted", error, state_lost=True)
+        """The server ended during the execution, and nobody knows yet whether the variables can be saved."""
+        self.finish(self.interruption or "interrupted", GuestError(STOPPED, CUT_SHORT, ""), state_lost=False)
 
     def finish_unstarted(self, error: GuestError | None = None) -> None:
         """It never ran: it was cancelled while it waited, or no kernel could start."""

@@ -1,10 +1,12 @@
-"""A browser's connection to a kernel. It records which Jupyter clients are browsers, and forwards to a browser only the
-messages that it needs: outputs of the model's cells arrive with the notebook, and would be shown twice."""
+"""A browser's connection to a kernel. It records which Jupyter clients are browsers, and what they execute; and it
+forwards to a browser only the messages that it needs: outputs of the model's cells arrive with the notebook, and would
+be shown twice."""
 
 import contextlib
 from typing import Any, ClassVar
 
 from jupyter_client.session import DELIM
+from jupyter_server.services.kernels.connection import base
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 
 from kernelmcp.lab.persons import Persons
@@ -17,6 +19,8 @@ OF_OTHERS = ("status", "update_display_data", "comm_open", "comm_msg", "comm_clo
 # Messages that may contain markup. In a reply it is a pager's content: Lab draws that as an output of the cell.
 SHOWN = ("display_data", "execute_result", "update_display_data", "comm_open", "comm_msg")
 REPLIES = ("execute_reply", "inspect_reply")
+# How JupyterLab frames its messages.
+WIRE = "v1.kernel.websocket.jupyter.org"
 TOO_LARGE = {"data": {"text/plain": "[this output is too large to be shown]"}, "metadata": {}, "transient": {}}
 _HEADER, _PARENT, _CONTENT = 1, 2, 4
 
@@ -25,12 +29,15 @@ class BrowserConnection(ZMQChannelsWebsocketConnection):
     persons: ClassVar[Persons]
     """Set before the first instance is created."""
     _is_gone = False
+    _is_open = False
     _all: ClassVar[dict[str, set["BrowserConnection"]]] = {}
 
     async def prepare(self) -> None:
         await super().prepare()
         with contextlib.suppress(OSError):  # remembered while this Lab runs
             self.persons.add(self.session.session)
+        self.persons.opened(self.session.session)
+        self._is_open = True
         self._all.setdefault(self.kernel_id, set()).add(self)
 
     def disconnect(self) -> None:
@@ -40,12 +47,29 @@ class BrowserConnection(ZMQChannelsWebsocketConnection):
             return
         self._is_gone = True
         self._all.get(self.kernel_id, set()).discard(self)
+        if self._is_open:
+            self.persons.closed(self.session.session)
         super().disconnect()
+
+    def handle_incoming_message(self, incoming_msg: Any) -> None:
+        if self.subprotocol == WIRE:
+            framing: Any = base
+            channel, parts = framing.deserialize_msg_from_ws_v1(incoming_msg)
+            header, _, metadata = (as_dict(self.session.unpack(part)) for part in parts[:3])
+            if channel == "stdin":
+                self.persons.answered(self.session.session)
+            elif header.get("msg_type") == "execute_request":
+                self.persons.sent(str(header.get("msg_id")), str(metadata.get("cellId")))
+        super().handle_incoming_message(incoming_msg)
 
     def handle_outgoing_message(self, stream: Any, outgoing_msg: list[Any]) -> None:
         channel = stream if isinstance(stream, str) else getattr(stream, "channel", None)
+        wire: Any = self.session
+        if channel == "stdin":
+            _, parts = wire.feed_identities(outgoing_msg)
+            parent = as_dict(wire.unpack(parts[_PARENT]))
+            self.persons.asked(str(parent.get("msg_id")), self.kernel_id, wire.session)
         if channel in ("iopub", "shell"):
-            wire: Any = self.session
             identities, parts = wire.feed_identities(outgoing_msg, copy=True)
             kind = wire.unpack(parts[_HEADER]).get("msg_type")
             if channel == "iopub" and kind not in OF_OTHERS:

@@ -14,6 +14,7 @@ from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelMana
 from tornado import web
 
 from kernelmcp.atomic import read_small
+from kernelmcp.executions.questions import NO_ANSWER
 from kernelmcp.lab.connections import BrowserConnection
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.output.sanitize import as_dict
@@ -34,6 +35,14 @@ class AttachedKernel(ServerKernelManager):
     async def interrupt_kernel(self) -> None:
         self._connect_control_socket()
         self.session.send(self._control_socket, self.session.msg("interrupt_request", content={}))
+
+    def answer_nothing(self) -> None:
+        """Answer a cell that asks for a line of input as Ctrl-D does, in place of the browser that was asked."""
+        kernel: Any = self
+        stream = kernel.connect_stdin()
+        self.session.send(stream, "input_reply", {"value": NO_ANSWER})
+        stream.flush()  # `close` would drop it
+        stream.close()
 
     async def restart_kernel(self, *_: Any, **__: Any) -> None:
         raise web.HTTPError(403, NOT_FROM_LAB)

@@ -168,6 +168,7 @@ class Watch:
             elif kernel_id in self._followed:
                 with self._alone(session):
                     await self._documents.keep(self.names.of(session), session.language)
+        self._end_questions()
         await self._documents.save_late()
         for kernel_id in self._kernels.list_kernel_ids():
             if kernel_id not in self._followed and kernel_id not in self._asked:
@@ -181,6 +182,13 @@ class Watch:
         self._retry_at = {one: at for one, at in self._retry_at.items() if one in found}
         self._failed &= found.keys()
         self.names.save()
+
+    def _end_questions(self) -> None:
+        """End those of cells whose browsers have gone: no other tab can answer them."""
+        for kernel_id in self._persons.take_unanswered():
+            if kernel_id in self._kernels:
+                kernel: Any = self._kernels.get_kernel(kernel_id)
+                kernel.answer_nothing()
 
     @contextmanager
     def _alone(self, session: Descriptor) -> Iterator[None]:

@@ -123,6 +123,7 @@ class ExecutionQueue:
     def add(self, execution: Execution) -> None:
         """Queue this execution after all others. Raises `SessionNotFound` when the session is being destroyed."""
         self.start()
+        execution.persons_idle = self.persons.idle
         self._queue.append(execution)
 
     async def until_idle(self) -> None:
@@ -306,6 +307,8 @@ class ExecutionQueue:
             if reply is not None:
                 execution.finish_with_reply(reply)
             else:
+                self.binding.variables.end_cell()
+                self.interrupt(execution)
                 execution.finish_with_server()
             raise
 
@@ -417,6 +420,12 @@ class ExecutionQueue:
         """Interrupt the running execution, and cancel the waiting ones."""
         for execution in self.unfinished:
             self.interrupt(execution)
+
+    def end(self) -> None:
+        """Interrupt the running execution, and cancel the waiting ones, because the server ends."""
+        if self.current is not None and self.current.started is not None:
+            self.binding.variables.end_cell()
+        self.interrupt_all()
 
     def cancel(self, executions: list[Execution], *, files_deleted: bool = False) -> None:
         """Cancel those of these that wait, and mark the running one as interrupted: its kernel is about to end, and

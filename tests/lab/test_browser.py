@@ -385,6 +385,20 @@ async def test_a_person_is_asked_what_the_models_cell_asks(desk: Desk) -> None:
     assert (await running)["status"] == "interrupted"
 
 
+async def test_a_cell_of_a_person_whose_tab_is_reloaded_is_asked_nothing_more_and_completed(desk: Desk) -> None:
+    cell = "print('be' + 'gun')\ntry: input('Who? ')\nexcept EOFError: print('no' + 'body')\n6 * 7"
+    await desk.run_cell(cell)
+    await desk.shows("begun")
+    await desk.page.wait_for_selector(".jp-Stdin-input")
+    await desk.page.reload()
+    mine = desk.page.locator(CELLS, has_text="6 * 7")
+    await mine.filter(has_text="begun").filter(has_text="[*]").wait_for()
+    await mine.filter(has_text="nobody").filter(has_text="42").wait_for()
+    assert await mine.filter(has_text="[*]").count() == 0
+    assert await mine.filter(has_text=re.compile(r"\[\d+\]:")).count() == 1
+    assert (await mine.inner_text()).count("begun") == 1
+
+
 # What the HTML of an output might do to a question: cover it, hide it, put other words in its place.
 COVER = """
 from IPython.display import HTML, display

@@ -291,6 +291,40 @@ def test_a_cell_of_a_browser_is_written_by_the_browser_alone(session: Session) -
         assert session.cell(name)["metadata"]["kernelmcp"]["by"] == "person"
 
 
+@pytest.mark.parametrize(("is_open", "is_newest"), [(False, True), (True, True), (False, False)])
+def test_a_cell_of_a_browser_that_has_gone_is_completed_at_its_end(
+    session: Session, *, is_open: bool, is_newest: bool
+) -> None:
+    mine = {"cell_type": "code", "id": "c1", "source": "", "outputs": [], "metadata": {}, "execution_count": None}
+    session.notebook.set({"cells": [mine], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    [ycell] = session.notebook.ycells
+    session.persons.add("browser")
+    session.persons.opened("browser")
+    session.persons.sent("one", "c1")
+    if not is_newest:
+        session.persons.sent("again", "c1")  # from the tab that was opened then
+    ycell["execution_state"] = "running"
+    ycell["outputs"].append({"output_type": "stream", "name": "stdout", "text": "a"})  # that the browser has written
+
+    async def steps(session: Session) -> None:
+        session.begin("one", stream("a"), by="person", client="browser")
+        if not is_open:
+            session.persons.closed("browser")
+        session.hear("one", stream("b"))
+        session.folds["one"].outputs.execution_count = 7
+        session.end("one", by="person", client="browser")
+        session.execute("model")
+        await session.until(lambda: "model" in session.shown)
+        assert [session.notebook.get()["cells"][1]["source"]] == ["model"]
+
+    session.follow(steps)
+    found = session.notebook.get()["cells"][0]
+    text = "".join(map(text_of, found["outputs"]))
+    is_completed = is_newest and not is_open
+    assert (text, ycell["execution_state"]) == (("ab", "idle") if is_completed else ("a", "running"))
+    assert (found["execution_count"], found["metadata"]) == (7 if is_completed else None, {})
+
+
 def test_a_cell_that_runs_when_lab_opens_is_shown_with_its_output_so_far(session: Session) -> None:
     async def closed(session: Session) -> None:
         session.begin("long", stream("first "))

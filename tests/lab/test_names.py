@@ -118,6 +118,35 @@ def test_browsers_are_known_after_a_restart_of_lab_and_are_bounded(tmp_path: Pat
     assert "newest" not in Persons(file)
 
 
+def test_a_question_that_was_left_is_ended_once_and_one_whose_browser_comes_back_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelmcp.lab.persons.AWAY_SECONDS", 0.0)
+    persons = Persons(tmp_path / "persons.json")
+    for name in ("gone", "back", "answered", "ended"):
+        persons.opened(name)
+        persons.asked(name, f"kernel of {name}", name)
+    assert persons.take_unanswered() == []
+    persons.answered("answered")
+    assert persons.ended("ended", "ended") is None
+    for name in ("gone", "back", "answered", "ended"):
+        persons.closed(name)
+    persons.opened("back")
+    assert persons.take_unanswered() == ["kernel of gone"]
+    assert persons.take_unanswered() == []
+    monkeypatch.setattr("kernelmcp.lab.persons.AWAY_SECONDS", 60.0)
+    persons.closed("back")
+    assert persons.take_unanswered() == []
+
+
+def test_of_the_cells_that_were_sent_the_newest_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelmcp.lab.persons.MAX_SENT", 2)
+    persons = Persons(tmp_path / "persons.json")
+    for execution, cell in (("1", "a"), ("2", "b"), ("3", "a"), ("4", "c")):
+        persons.sent(execution, cell)
+    assert [persons.ended(each, "browser") for each in "1234"] == [None, None, "a", "c"]
+
+
 def test_thousands_of_names_are_bounded_and_take_no_time_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelmcp.lab.names.MAX_NAMES", 1000)
     names = Names(tmp_path / "names.json", tmp_path)

@@ -84,6 +84,12 @@ OVERRIDDEN = [
     ("connections.py", "disconnect", KernelWebsocketHandler, "self.connection.disconnect()"),
     (
         "connections.py",
+        "handle_incoming_message",
+        KernelWebsocketHandler,
+        "self.connection.handle_incoming_message(",
+    ),
+    (
+        "connections.py",
         "handle_outgoing_message",
         ZMQChannelsWebsocketConnection,
         "on_recv_stream(self.handle_outgoing_message)",

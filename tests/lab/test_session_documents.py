@@ -16,6 +16,7 @@ from jupyter_ydoc import YNotebook
 from kernelmcp.lab import watch as watch_module
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.names import Names
+from kernelmcp.lab.persons import Persons
 from kernelmcp.lab.shared import documents as documents_module
 from kernelmcp.lab.shared.contents import Contents
 from kernelmcp.lab.shared.history import History, complete_files
@@ -69,7 +70,7 @@ def watching(folder: Path, sessions: list[Descriptor], *rooms: Room) -> Any:
     found = SimpleNamespace(left_out=[], read=lambda: {one.kernel_id: one for one in sessions})
     questions = SimpleNamespace(follow=lambda _: None)
     names = Names(folder / "names.json", notebooks)
-    return Watch(app, found, names, None, questions)  # type: ignore[arg-type]
+    return Watch(app, found, names, Persons(folder / "persons.json"), questions)  # type: ignore[arg-type]
 
 
 async def test_a_notebook_that_cannot_be_written_keeps_no_other_from_being_shown(

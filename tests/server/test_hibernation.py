@@ -561,3 +561,55 @@ async def test_sessions_of_a_server_over_http_survive_its_end(tmp_path: Path, nu
                 found = await run(client, "n = globals().get('n', 0) + 1; n", session_id="s")
                 assert (found["result"], found["state_lost"]) == (str(round_ + 1), False)
             server.stop(number)
+
+
+CUT = "x = 2; open('f', 'w').write('cut'); print('begun', flush=True)\nimport time; time.sleep(1000); x = 3"
+CUT_RESULT = "(2, 'cut')"
+CUT_NOTE = "Not back: the rest of the cell that ran when the server ended."
+
+
+async def test_a_cell_that_runs_when_a_server_on_stdio_ends_is_interrupted_and_the_next_result_says_so(
+    connect: Connect,
+) -> None:
+    async with connect(SESSIONS__INLINE_WAIT_SECONDS="0") as client:
+        cut = await begun(client)
+    async with connect() as client:
+        await says_that_it_was_cut(client)
+        found = fields(await client.call_tool("get_execution", {"execution_id": cut}))
+        assert (found["status"], found["state_lost"], found["error"]["name"]) == ("interrupted", False, "ServerStopped")
+        assert GONE not in found["error"]["value"]
+
+
+async def test_a_cell_that_a_drain_interrupts_is_told_to_the_next_server(tmp_path: Path) -> None:
+    settings = {"SESSIONS__INLINE_WAIT_SECONDS": "0", "TRANSPORT_HTTP__DRAIN_SECONDS": "0"}
+    with serving(tmp_path, **settings) as server:
+        async with server.client() as client:
+            await begun(client)
+        server.stop(signal.SIGTERM)
+    with serving(tmp_path) as server:
+        async with server.client() as client:
+            await says_that_it_was_cut(client)
+
+
+async def begun(client: Client) -> str:
+    """The id of a cell that has begun, and goes on; there is a checkpoint of what was before."""
+    await printed(client, "x = 1; print('done', flush=True)", "done")
+    while (await client.call_tool("checkpoint_session", {"session_id": "s", "name": "before"})).is_error:
+        pass  # the cell has printed, and not ended
+    return await printed(client, CUT, "begun")
+
+
+async def printed(client: Client, code: str, words: str) -> str:
+    found = await run(client, code, session_id="s")
+    while words not in found["stdout"]:
+        asked = {"execution_id": found["execution_id"], "wait_seconds": 1}
+        found = fields(await client.call_tool("get_execution", asked))
+    return found["execution_id"]
+
+
+async def says_that_it_was_cut(client: Client) -> None:
+    result = await execute(client, "x, open('f').read()", session_id="s")
+    assert (fields(result)["result"], fields(result)["state_lost"]) == (CUT_RESULT, False), text(result)
+    assert CUT_NOTE in text(result)
+    assert "restore_session(session_id='s', name='before')" in text(result)
+    assert CUT_NOTE not in text(await execute(client, "x", session_id="s"))

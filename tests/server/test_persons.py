@@ -16,7 +16,7 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 from mcp import Client
 from mcp_types import TextContent, TextResourceContents
 
-from kernelmcp.sessions.persons_cells import MAX_RUNNING
+from kernelmcp.sessions.persons_cells import MAX_RUNNING, PERSON_RUNS
 
 from .support import DEADLINE, Connect, server_of_test, wait_until
 
@@ -151,12 +151,16 @@ async def test_the_model_waits_its_turn_and_its_time_limit_with_it(connect: Conn
         text, waiting = await session.run("x", timeout=1)
         assert waiting["status"] == "running"
         assert "waiting for its turn" in text
-        _, cancelled = await session.run("x = 'never'")
+        assert f"[{PERSON_RUNS}]" in text
+        behind, cancelled = await session.run("x = 'never'")
+        assert f"[{PERSON_RUNS}]" in behind
         await session.call("cancel_execution", execution_id=cancelled["execution_id"])
         for _ in range(5):  # each waits for 0.2 s: its time limit is over, but for its turn
             assert (await session.call("get_execution", execution_id=waiting["execution_id"]))[1]["status"] == "running"
         await session.call("write_file", path="go", content="")
         assert (await ended(session, waiting))["result"] == "7"
+        text, _ = await session.call("get_execution", execution_id=waiting["execution_id"])
+        assert PERSON_RUNS not in text
         _, done = await session.run("x")
         assert (await ended(session, done))["result"] == "7"
 

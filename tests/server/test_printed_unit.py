@@ -16,6 +16,7 @@ from kernelmcp.mcp_server.results.links import file_type
 from kernelmcp.mcp_server.results.missing_files import NO_FOLDER, NO_FOLDER_ELSEWHERE, about_missing
 from kernelmcp.mcp_server.results.notes import LOST_EARLIER
 from kernelmcp.mcp_server.results.printed import printed, shown, with_reports
+from kernelmcp.sessions.persons_cells import PERSON_RUNS
 
 PACKAGE = Path(kernelmcp.__file__).parent
 SOURCES = [
@@ -29,6 +30,7 @@ OF_THE_TEXT = ("[...", "[stderr]")
 
 # What a note can begin with that begins with a value.
 VALUES = {
+    "PERSON_RUNS": [PERSON_RUNS],
     "told": [LOST_EARLIER, "The kernel was restarted before this cell."],
     "which": ["The process of tally", "The kernel"],
     "why": ["time limit passed", "cancel came"],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp.executions.beginning import Beginning
+from kernelmcp.executions.beginning import CUT_CELL, Beginning
 from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.hibernation.session_variables import Variables
 from kernelmcp.sessions.hibernation.state_files import MAX_NAMES_BYTES, STATE_FILE, SavedState, StateNotSaved
@@ -186,6 +186,28 @@ def test_what_did_not_come_back_is_said_after_another_stop(start: Callable[[], S
     following.variables.came_back(Beginning(restored_at="later", missing=["a file"]))
     found = following.run_and_tell()
     assert (found.lost, found.missing, found.restored_at) == (False, ["variables of shell", "a file"], "later")
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_what_a_cell_has_left_that_ran_when_the_server_ended_is_said_to_be_that(
+    start: Callable[[], Server], *, is_saved: bool
+) -> None:
+    ended = start()
+    running = ended.run()
+    ended.variables.end_cell()
+    ended.variables.end_cell()  # after the interrupt of a drain
+    assert running().missing == []
+    if is_saved:
+        ended.stop()
+    else:
+        ended.record.why_lost = ["a timer"]
+        ended.save_record()
+    following = start()
+    if is_saved:
+        following.variables.came_back(Beginning(restored_at="then"))
+    found = following.run_and_tell()
+    assert (found.lost, found.missing) == (not is_saved, [CUT_CELL] if is_saved else ["a timer"])
+    assert following.run_and_tell().missing == []
 
 
 def test_saved_variables_are_brought_back_by_the_next_server(start: Callable[[], Server]) -> None:

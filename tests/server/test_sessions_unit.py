@@ -16,6 +16,7 @@ import pytest
 
 from kernelmcp.config.settings import Values
 from kernelmcp.errors import KernelStartFailed, SessionNotFound, StorageFailed
+from kernelmcp.executions.beginning import CUT_CELL
 from kernelmcp.files import epochs
 from kernelmcp.files.home import RECORD_FILES, open_home
 from kernelmcp.files.locks import LOCK_FILE, free_place, lock_session
@@ -110,6 +111,31 @@ async def test_a_reset_that_fails_leaves_the_cells_as_they_are(one: Opened) -> N
     assert session.queue.interrupt(running)
     await waiting.done.wait()
     assert (running.status, waiting.status) == ("interrupted", "ok")
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+async def test_the_end_of_the_server_interrupts_the_cell_that_runs_and_promises_nothing(
+    one: Opened, is_drained: bool
+) -> None:
+    registry, _, session = one
+    running, waiting = session.submit(LONG), session.submit("1")
+    await settled()
+    kernel = cast("FakeKernel", session.kernel)
+    interrupted: list[str] = []
+    interrupt = kernel.interrupt
+    kernel.interrupt = lambda *given: (interrupted.append(LONG), interrupt(*given))[1]
+    if is_drained:
+        session.queue.end()
+        await running.done.wait()
+        assert waiting.status == "interrupted"
+    await registry.close()
+    assert interrupted == [LONG]
+    assert (running.status, running.state_lost, waiting.started) == ("interrupted", False, None)
+    assert running.error is not None
+    assert "All variables" not in running.error.value
+    record = read_record(session.place)
+    assert record is not None
+    assert record.untold == [CUT_CELL]
 
 
 async def test_a_reset_cancels_the_cells_that_came_before_it_and_no_others(one: Opened) -> None:

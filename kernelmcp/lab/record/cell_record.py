@@ -142,6 +142,16 @@ class Record:
         self._shown[name] = RunningCell(len(source), room, len(found), displays, places)
         self._finish(name, str(facts.get("sum", "")))
 
+    def complete(self, name: str, cell: dict[str, Any]) -> None:
+        """Put the outputs of an ended cell into a person's own, if the browser that wrote them was gone before."""
+        ycell = self._find(name)
+        if ycell is not None and ycell.get("execution_state") == "running":
+            found, _ = outputs.of_cell(cell)
+            ycell["outputs"].clear()
+            ycell["outputs"].extend([shared_output(output) for output in found])
+            ycell["execution_count"] = number(outputs.count(cell.get("execution_count")))
+            ycell["execution_state"] = "idle"
+
     def note(self, key: str, words: str) -> None:
         """Insert a cell with a note, once for each key."""
         name = cell_id(key)

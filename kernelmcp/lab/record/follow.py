@@ -53,6 +53,8 @@ class Follower:
         self._running: set[str] = set()
         self._of_browsers: set[str] = set()
         """Cells that browsers write themselves."""
+        self._left: dict[str, str] = {}
+        """Of those that have just ended, the ones whose browsers were gone before, with their cells in the notebook."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -98,6 +100,8 @@ class Follower:
 
     def _apply(self, entry: Entry, line: dict[str, Any], before: str | None) -> None:
         match entry.kind:
+            case "cell" if line and entry.cell in self._left:
+                self._record.complete(self._left.pop(entry.cell), line)
             case "cell" if line:
                 self._record.put(line, before)
             case "submitted":
@@ -121,6 +125,7 @@ class Follower:
             self._running.clear()
         for entry in entries:
             self._note(entry)
+        left = [entry for entry in entries if entry.kind == "cell" and entry.cell in self._left]
         entries = [entry for entry in entries if entry.cell not in self._of_browsers]
         ends = {entry.cell: entry for entry in entries if entry.kind == "cell"}
         self._ended |= ends
@@ -145,7 +150,7 @@ class Follower:
                 wanted.append(entry)
             elif cell not in ends and not self._record.is_whole(cell):
                 wanted.append(entry)
-        return wanted
+        return wanted + left
 
     def _note(self, entry: Entry) -> None:
         """Note which cells are running, and which ones browsers write."""
@@ -158,6 +163,8 @@ class Follower:
             self._running.discard(entry.cell)
         if by == "person" and client in self._persons:
             self._of_browsers.add(entry.cell)
+            if entry.kind == "cell" and (left := self._persons.ended(entry.cell, str(client))) is not None:
+                self._left[entry.cell] = left
 
 
 def _successors(entries: list[Entry], is_there: Callable[[str], bool]) -> dict[str, str]:

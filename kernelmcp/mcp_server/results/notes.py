@@ -1,5 +1,6 @@
 """The notes below a result's text: what still runs, was truncated, lost or written, and the next step."""
 
+from kernelmcp.executions.beginning import CUT_CELL
 from kernelmcp.executions.execution import GONE, Execution
 from kernelmcp.files.volume_files import is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED
@@ -8,6 +9,7 @@ from kernelmcp.mcp_server.results.printed import shown
 from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.output.sanitize import counted
 from kernelmcp.sessions.default_session import age_of
+from kernelmcp.sessions.persons_cells import PERSON_RUNS
 
 # Changed files that the text names.
 MAX_NAMED_FILES = 10
@@ -36,6 +38,9 @@ def notes(view: View) -> list[str]:
             f"[The execution {waits}, after {seconds:,.1f} s. Wait for it and for newer output with "
             f"get_execution(execution_id={execution.id!r}, since={str(view.end)!r}), or stop it with cancel_execution.]"
         )
+        idle = execution.persons_idle
+        if execution.started is None and idle is not None and not idle.is_set():
+            found.append(f"[{PERSON_RUNS}]")
         if execution.questions is not None and execution.questions.open is not None:
             found.append("[It waits for a line of input, and the user has been asked.]")
         found += tool_call_fields.notes(execution)
@@ -73,7 +78,8 @@ def variable_notes(execution: Execution) -> list[str]:
     if execution.restored_at is not None and not execution.state_lost:
         rest = f" Not back: {', '.join(missing)}." if missing else ""
         age = age_of(execution.restored_at, execution.created_at)
-        return [f"[The session's variables are back, as they were {age} ago.{rest}]"]
+        way_back = _checkpoint_notes(execution) if CUT_CELL in missing else []
+        return [f"[The session's variables are back, as they were {age} ago.{rest}]", *way_back]
     if missing and not execution.state_lost:
         return [f"[Lost since your last result: {', '.join(missing)}.]"]
     if not execution.state_lost or execution.loss_is_said:

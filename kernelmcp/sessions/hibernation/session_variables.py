@@ -9,7 +9,7 @@ from typing import Literal
 
 import structlog
 
-from kernelmcp.executions.beginning import Beginning
+from kernelmcp.executions.beginning import CUT_CELL, Beginning
 from kernelmcp.sessions.hibernation.saved_variables import SavedVariables
 from kernelmcp.sessions.hibernation.state_files import SavedState, StateNotSaved, few
 from kernelmcp.sessions.storage.record import Record
@@ -133,6 +133,11 @@ class Variables:
             return  # without its file, the state is gone, whatever the record says
         self._record.has_run, self._record.why_lost = True, []
         self._save_record()
+
+    def end_cell(self) -> None:
+        """The server ends and interrupts the running execution: the next one begins with what that has left."""
+        if not self._is_loss_untold:
+            self._keep(replace(self._untold, missing=few([CUT_CELL, *self._untold.missing])))
 
     # -- kernels ------------------------------------------------------------------------------------------------
 
