@@ -110,6 +110,15 @@ async def test_the_user_is_asked_about_a_script_that_hides_its_commands(model: M
         assert ("give fewer at a time" in long["stderr"], len(one.prompts)) == (True, len(scripts) + 1)
 
 
+async def test_variables_of_python_run_nothing_that_no_rule_has_judged(model: Modelling) -> None:
+    async with model(toml=RULES) as one:
+        await shell(one, "touch a; echo 'rm a' > f; chmod +x f")
+        variables = "{'PATH': '/workspace', 'PS4': '$(rm a)'}"
+        ran = await one.run(f"import os\nos.environ |= {variables}\n!f\n!set -x; :\nos.path.exists('a')")
+        assert ran["result"] == "True"
+        assert "f: command not found" in ran["stdout"] + ran["stderr"]
+
+
 async def test_all_commands_are_seen_before_they_are_approved(model: Modelling) -> None:
     async with model(lambda prompt: chose("once"), toml=RULES) as one:
         assert (await shell(one, "\n".join(f"rm -f file{number}" for number in range(40))))["exit_code"] == 0

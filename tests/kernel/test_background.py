@@ -53,6 +53,14 @@ def leave(kernel: Kernel, sandbox: Path) -> Iterator[Callable[[str], str]]:
     go.unlink()
 
 
+def test_a_shell_cell_does_not_wait_for_a_task_that_computes(kernel: Kernel, leave: Callable[[str], str]) -> None:
+    kernel.run("%%bash\ntrue")  # starts the shell
+    kernel.run("kept = 40")
+    leave("        while not os.path.exists('seen'): pass")
+    assert kernel.run("%%bash\ntouch seen; echo ran").text() == "ran\n"
+    assert kernel.run("kept").result == "40"
+
+
 @pytest.mark.parametrize("body", SPINS.values(), ids=SPINS.keys())
 def test_a_task_that_burns_cpu_between_cells_is_cancelled_and_the_next_result_says_so(
     kernel: Kernel, leave: Callable[[str], str], body: str

@@ -224,6 +224,16 @@ def test_which_knows_what_a_command_is_and_what_is_none(guest: ShellGuest) -> No
     )  # fmt: skip
 
 
+def test_redirections_and_variables_end_before_a_script_with_a_syntax_error(
+    guest: ShellGuest,
+) -> None:
+    guest.execute("exec > /tmp/kept; echo kept", python={"environment": {"TOKEN": "secret"}, "unset": []})
+    broken = guest.execute("echo (", python={"environment": {}, "unset": []})
+    assert broken["evalue"].startswith("exit status 2: line 1, column 6: ")
+    guest.execute("echo [$TOKEN]; cat /tmp/kept")
+    assert guest.text() == "[]\nkept\n"
+
+
 def test_set_quota_and_environment(guest: ShellGuest) -> None:
     guest.tell("set_environment", {"LATE": "yes"})
     guest.execute("echo $LATE")

@@ -41,6 +41,10 @@ _MAX_CHARS = 8 * 2**20
 # This kernel keeps no history of earlier sessions.
 _SESSION = 0
 
+# How long a shell cell waits for Python's variables: a task that a cell left there may compute without a pause. Shorter
+# than the grace of an interrupt, so that none of the shell ends Python's guest (guest.py).
+_VARIABLES_SECONDS = 2.0
+
 
 class History:
     """Cells in the order they ran: session, line (execution count), source. Not in the guest, so that it survives the
@@ -242,14 +246,15 @@ class AnsweringKernel(Kernel):
         return reply if reply.get("status") != "error" else {"status": "ok", **otherwise}
 
     async def _python_variables(self) -> Content | None:
-        """The environment variables that Python's code has changed. None: it has run nothing, or cannot tell."""
+        """The environment variables that Python's code has changed. None: it has run nothing, or gives no answer."""
         guest = self._guests.main.guest
         if not guest.used or guest.death is not None:
             return None
         try:
-            found = await self._ask("environment", {}, {})
+            async with asyncio.timeout(_VARIABLES_SECONDS):
+                found = await self._ask("environment", {}, {})
             return checked_variables(found) if "environment" in found else None
-        except HostCallError:  # a guest's, which may say anything
+        except (TimeoutError, HostCallError):  # a guest's answer may say anything
             return None
 
     async def _on_loop(self, request: Coroutine[Any, Any, Result]) -> Result:

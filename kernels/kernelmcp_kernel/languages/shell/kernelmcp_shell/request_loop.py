@@ -39,7 +39,8 @@ _NUMBER = struct.Struct("<I")
 _HOME = {"HOME": "/workspace", "LANG": "C.UTF-8", "TERM": "dumb"}
 _NO_ERROR = "--no-raise-error"  # as in IPython's `%%bash`
 _OPTIONS = set("eux")
-# Variables that Python cannot change here: by these, a script would run commands that no rule has judged.
+# Variables that Python cannot change here, nor for a command apart if there are rules: by these, a script would run
+# commands that no rule has judged.
 _SHELLS_OWN = {"PATH", "PS4", "IFS", "PWD", "OLDPWD"}
 _EXIT_REFUSED = 126  # as of a command that may not be executed
 _CUT = f"bash: output was cut: a cell's streams can hold {MAX_OUTPUT_BYTES >> 20} MiB each\n"
@@ -242,7 +243,10 @@ class RequestLoop:
         captured = bool(content["capture"])
         cwd = content.get("cwd") or self._working_directory
         kept = {name: value for name, value in self._environment.items() if name not in content.get("unset", ())}
-        shell = self._runs = self._make_shell(cwd, kept | (content.get("environment") or {}))
+        variables: dict[str, str] = content.get("environment") or {}
+        own = _SHELLS_OWN if self._permission else ()
+        changed = {name: value for name, value in variables.items() if name not in own}
+        shell = self._runs = self._make_shell(cwd, kept | changed)
         given = content.get("stdin")
         code = content["code"]
         if given is not None:

@@ -130,6 +130,9 @@ class Shell:
 
     def run(self, code: str, write: Callable[[str, str], None], *, in_cell: bool = False) -> Outcome:
         """Run a script. `write` gets the name of a stream and its output. `in_cell`: the output is the cell's."""
+        if self._before:
+            self._bash.execute_sync(self._before)  # on its own: of a script with a syntax error, nothing runs
+            self._before = ""
         output = direct.output_of_programs(code)
         self.output_of_programs = output if output and in_cell and not self._has_redefined() else None
         if output is None:
@@ -146,12 +149,13 @@ class Shell:
             if self._is_interrupted():
                 self._bash.cancel()
         try:
-            found: Any = self._bash.execute_sync(f"{self._before}{code}", on_output=on_output)
+            found: Any = self._bash.execute_sync(code, on_output=on_output)
         finally:
             with self._lock:
                 self._running = False
                 self._bash.clear_cancel()
-        self._before = _STREAMS_BACK if "exec" in code else ""
+        if "exec" in code:
+            self._before = _STREAMS_BACK
         exit_code, problem = (found.exit_code, "") if found.error is None else _explained(found.error)
         interrupted = self._is_interrupted() and found.error is not None
         if problem and not interrupted:
@@ -179,10 +183,10 @@ class Shell:
 
     def _has_redefined(self) -> bool:
         if self._redefined is None:
-            state = self._bash.shell_state()
-            found: Any = self._bash.execute_sync(f"{_STREAMS_BACK}declare -F; (exit {state.last_exit_code})")
+            found: Any = self._bash.execute_sync("declare -F")
             functions = {line.rpartition(" ")[2] for line in found.stdout.splitlines()}
-            self._redefined = not direct.KNOWN.isdisjoint((functions - _OURS) | set(state.aliases))
+            aliases = set(self._bash.shell_state().aliases)
+            self._redefined = not direct.KNOWN.isdisjoint((functions - _OURS) | aliases)
         return self._redefined
 
 
