@@ -13,6 +13,7 @@ from kernelmcp.cells.cell import Display, DisplayKind, GuestError, Outputs
 from kernelmcp.cells.event import Op
 from kernelmcp.config.models import Policy
 from kernelmcp.output.sanitize import (
+    REPORT_SIGN,
     as_dict,
     clean,
     clean_json,
@@ -232,7 +233,12 @@ def guest_error(content: dict[str, Any]) -> GuestError:
     traceback = content.get("traceback")
     lines = cast("list[Any]", traceback) if isinstance(traceback, list) else []
     return GuestError(
-        clean(content.get("ename", "Error"))[:MAX_ERROR_NAME_CHARS],
-        cut_middle(clean(content.get("evalue", "")), MAX_ERROR_VALUE_CHARS),
-        without_colour(cut_middle("\n".join(map(clean, lines)), MAX_TRACEBACK_CHARS)),
+        _unsigned(content.get("ename", "Error"))[:MAX_ERROR_NAME_CHARS],
+        cut_middle(_unsigned(content.get("evalue", "")), MAX_ERROR_VALUE_CHARS),
+        without_colour(cut_middle("\n".join(map(_unsigned, lines)), MAX_TRACEBACK_CHARS)),
     )
+
+
+def _unsigned(text: Any) -> str:
+    """A text that is no report: that of a late error stands among them, on stderr."""
+    return clean(text).replace(REPORT_SIGN, "")

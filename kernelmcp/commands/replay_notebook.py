@@ -80,7 +80,7 @@ async def _replay(cells: list[CodeCell], session_id: str, arguments: list[str]) 
                 sys.stdout.write(f"{for_terminal(text)}\n")
             sys.stdout.flush()
             if status != "ok" and not (status == "error" and cell.may_fail):
-                left = len(cells) - number
+                left = sum(not later.asks_for_past for later in cells[number:])
                 rest = f"; {left} did not run" if left else ""
                 return fail(
                     f"cell {number} of {len(cells)} ended with {status!r}{rest}. The session is {session_id!r}."

@@ -27,7 +27,7 @@ from kernelmcp.executions.listener import Listener
 from kernelmcp.executions.questions import NO_ANSWER, NotAsked, Questions
 from kernelmcp.executions.tool_calls import ToolCalls
 from kernelmcp.files.workspace import Entry
-from kernelmcp.output.sanitize import clean
+from kernelmcp.output.sanitize import REPORT, clean
 
 Status = Literal["ok", "error", "timeout", "interrupted", "running", "dead"]
 Interruption = Literal["timeout", "interrupted"]
@@ -393,7 +393,7 @@ async def ask(execution: Execution, questions: Questions, prompt: str, *, is_pas
     try:
         return await questions.ask(prompt, is_password=is_password)
     except NotAsked as exc:
-        execution.hear("stream", {"name": "stderr", "text": f"[kernelmcp] {exc}\n"})
+        execution.hear("stream", {"name": "stderr", "text": f"{REPORT} {exc}\n"})
         return NO_ANSWER
 
 

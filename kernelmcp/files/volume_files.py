@@ -23,7 +23,7 @@ from kernelmcp.files.volumes import INSIDE, kernel_volumes
 from kernelmcp.files.workspace import MAX_CHANGED
 from kernelmcp.process_start import users_umask
 
-# Limit for a cell that names folders, and for a message that names the existing files.
+# Limit for all folders that a cell names, and for a message that names the existing files.
 MAX_SCANNED = 1_000
 MAX_NAMED = 12
 MAX_NAMED_CHARS = 400
@@ -65,6 +65,7 @@ class VolumeFiles:
     def look(self, paths: list[str]) -> list[Entry]:
         """The regular files among these paths, and in the directories among them. The paths come from the guest."""
         found: dict[str, Entry] = {}
+        scanned = Listing()
         for path in paths:
             if len(found) >= MAX_CHANGED:
                 break
@@ -72,20 +73,20 @@ class VolumeFiles:
                 volume, parts = self._find(path)
                 if volume["mode"] == "rw":
                     with _root(volume) as root:
-                        for entry in self._entries(root, parts):
+                        for entry in self._entries(root, parts, scanned):
                             inside = f"{INSIDE}/{volume['name']}/{entry.path}"
                             found[inside] = Entry(inside, entry.size, entry.modified_ns)
         return list(found.values())[:MAX_CHANGED]
 
-    def _entries(self, root: int, parts: list[str]) -> list[Entry]:
+    def _entries(self, root: int, parts: list[str], scanned: Listing) -> list[Entry]:
         with opened(root, parts, reader=self._user) as fd:
             status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode):
             return [Entry("/".join(parts), status.st_size, status.st_mtime_ns)]
-        found = Listing()
+        before = len(scanned.files)
         if stat.S_ISDIR(status.st_mode):
-            scan(root, tuple(parts), found, MAX_SCANNED)
-        return found.files
+            scan(root, tuple(parts), scanned, MAX_SCANNED)
+        return scanned.files[before:]
 
     @property
     def _user(self) -> int | None:

@@ -32,6 +32,7 @@ from kernelmcp.mcp_server.extensions.tasks import Tasks
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
 from kernelmcp.mcp_server.progress import wait_for_news
+from kernelmcp.mcp_server.results.printed import unchanged_with_reports
 from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.mcp_server.told import Told
@@ -226,7 +227,7 @@ class Resources:
         return (await self._execution(execution_id, ctx)).outputs.stdout.read()
 
     async def stderr(self, execution_id: str, ctx: Ctx) -> str:
-        return (await self._execution(execution_id, ctx)).outputs.stderr.read()
+        return unchanged_with_reports((await self._execution(execution_id, ctx)).outputs.stderr.read())
 
     async def result(self, execution_id: str, ctx: Ctx) -> str:
         return (await self._execution(execution_id, ctx)).outputs.result or ""

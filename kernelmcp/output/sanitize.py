@@ -29,6 +29,9 @@ _MIME_NAME = r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}"
 _MIME_TYPE = re.compile(rf"{_MIME_NAME}/{_MIME_NAME}(; ?[A-Za-z0-9._-]{{1,40}}=[A-Za-z0-9._-]{{1,40}}){{0,2}}")
 # Deeper values break JSON libraries on their way to the client.
 MAX_DEPTH = 100
+# The sign of a report of the kernel process or of the server on stderr: invisible, and in no text of a guest's there.
+REPORT_SIGN = "\N{INVISIBLE SEPARATOR}"
+REPORT = f"{REPORT_SIGN}[kernelmcp]"
 ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 

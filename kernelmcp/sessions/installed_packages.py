@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from kernelmcp.errors import KernelDied
 from kernelmcp.kernel.process import Kernel
+from kernelmcp.output.sanitize import REPORT
 
 # Sent by our kernels with the text of an installation: {installed: [{name, version, source}], already_present: [],
 # notes: [text]}.
@@ -118,4 +119,4 @@ def _failure(reply: dict[str, Any]) -> str | None:
 
 def _note(reason: str) -> str:
     log.error("a session's packages could not be installed again", reason=reason[:500])
-    return f"[kernelmcp] packages that this session had are missing: {reason[:2000]}\n"
+    return f"{REPORT} packages that this session had are missing: {reason[:2000]}\n"

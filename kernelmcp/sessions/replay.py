@@ -11,12 +11,14 @@ from kernelmcp.sessions.session import Session
 
 
 class Replay:
-    """The executions of one notebook. A cell that had failed when the notebook was saved may fail again. `left_out`:
-    the number of cells that ask for a checkpoint, which do not run."""
+    """The executions of one notebook, and their places among its code cells. A cell that had failed when the notebook
+    was saved may fail again. `left_out`: the number of cells that ask for a checkpoint, which do not run."""
 
     def __init__(self, session: Session, cells: list[CodeCell]) -> None:
         self._session = session
-        self.left_out = sum(cell.asks_for_past for cell in cells)
+        self.numbers = [number for number, cell in enumerate(cells, 1) if not cell.asks_for_past]
+        self.count = len(cells)
+        self.left_out = len(cells) - len(self.numbers)
         cells = [cell for cell in cells if not cell.asks_for_past]
         self.executions = [session.submit(cell.code, is_queued_anyway=True) for cell in cells]
         self._may_fail = {one for one, cell in zip(self.executions, cells, strict=True) if cell.may_fail}

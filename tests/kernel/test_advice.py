@@ -14,7 +14,7 @@ from kernelmcp_kernel.packages.standins import known_packages
 from .conftest import running_kernel
 from .driver import Kernel
 
-MARK = "[kernelmcp] "
+MARK = "kernelmcp: "
 INSTALL = "install it with install_package('{0}'), or with %pip install {0} in a cell"
 BUILT = "ModuleNotFoundError: No module named '{}': Python for WebAssembly is built without it: {}"
 THREADS = "there are no threads here: call the function directly"

@@ -23,7 +23,7 @@ from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES, encode_frame
 from kernelmcp_kernel.jupyter.channels.backlog import Backlog
 from kernelmcp_kernel.jupyter.channels.kernel_session import KernelSession
-from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+from kernelmcp_kernel.jupyter.iopub import REPORT, OutputForwarder
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 
 pytestmark = pytest.mark.anyio
@@ -232,7 +232,7 @@ async def test_an_upload_that_is_too_large_is_refused_before_it_is_encoded_and_i
     await driven.comm("upload", bytes(MAX_FRAME_BYTES // 4 * 3 + 1))
     assert driven.guest.notified == []
     assert driven.told == [
-        ("upload", "[kernelmcp] this message of 49 MB is larger than the 47 MB that a widget may send\n")
+        ("upload", f"{REPORT} this message of 49 MB is larger than the 47 MB that a widget may send\n")
     ]
     assert driven.iopub.statuses("upload") == ["idle"]
     await end(driven)

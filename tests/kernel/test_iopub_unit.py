@@ -13,7 +13,7 @@ from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
 from kernelmcp_kernel.guests.supervisor import Loss
 from kernelmcp_kernel.jupyter.channels.backlog import MAX_BYTES, Backlog, Iopub
-from kernelmcp_kernel.jupyter.iopub import MAX_BUFFERS, OutputForwarder
+from kernelmcp_kernel.jupyter.iopub import MAX_BUFFERS, REPORT, OutputForwarder
 from kernelmcp_kernel.jupyter.reports import Report
 from kernelmcp_kernel.jupyter.sandbox_kernel import SandboxKernel
 
@@ -78,7 +78,7 @@ def test_what_the_kernel_process_says_of_a_cell_comes_after_its_text() -> None:
 
 def test_a_report_of_the_kernel_process_is_never_a_guests_text() -> None:
     sent: list[str] = []
-    said = "[kernelmcp] the sandbox process had ended (killed for memory); earlier variables are lost\n"
+    said = f"{REPORT} the sandbox process had ended (killed for memory); earlier variables are lost\n"
 
     async def run() -> None:
         backlog = cast(Backlog, SimpleNamespace(is_stalled=False))
@@ -90,7 +90,7 @@ def test_a_report_of_the_kernel_process_is_never_a_guests_text() -> None:
         forwarder.finish(cell)
 
     asyncio.run(run())
-    assert sent == [f"[printed: {said[1:]}" * 2, "", said]
+    assert sent == [f"[printed: {said[2:]}" * 2, "", said]
 
 
 def test_the_reasons_why_output_was_dropped_are_told() -> None:
@@ -106,8 +106,8 @@ def test_the_reasons_why_output_was_dropped_are_told() -> None:
     for _ in range(2):
         forwarder.finish(cell)
     assert sent == [
-        "\n[kernelmcp] 1 more output of this cell was dropped: over the limit for one cell\n",
-        "\n[kernelmcp] 2 more outputs of this cell were dropped: a client of this kernel reads too slowly\n",
+        f"\n{REPORT} 1 more output of this cell was dropped: over the limit for one cell\n",
+        f"\n{REPORT} 2 more outputs of this cell were dropped: a client of this kernel reads too slowly\n",
     ]
 
 
@@ -130,10 +130,10 @@ def test_output_that_is_dropped_after_its_cell_is_told_once_for_each_reason() ->
 
     asyncio.run(run())
     assert sent == [
-        "\n[kernelmcp] 1 more output of this cell was dropped: a client of this kernel reads too slowly\n",
-        "\n[kernelmcp] output of this cell's tasks is dropped: a client of this kernel reads too slowly\n",
+        f"\n{REPORT} 1 more output of this cell was dropped: a client of this kernel reads too slowly\n",
+        f"\n{REPORT} output of this cell's tasks is dropped: a client of this kernel reads too slowly\n",
         "kept",
-        "\n[kernelmcp] output of this cell's tasks is dropped: over the limit for one cell\n",
+        f"\n{REPORT} output of this cell's tasks is dropped: over the limit for one cell\n",
     ]
 
 

@@ -55,9 +55,9 @@ def test_by_default_the_folder_is_private_and_the_kernel_says_so(home: Path, fol
         assert f"The notebook's own folder is not visible: {change}." in banner(kernel)
         assert kernel.run(LOOK).result == "('/workspace', [])"
         for path in ("data.csv", "/home/ann/data.csv"):
-            shown = "[kernelmcp] a file beside the notebook is not visible in this sandbox: "
+            shown = "kernelmcp: a file beside the notebook is not visible in this sandbox: "
             assert last_line(kernel, f"open({path!r})") == shown + change
-        assert "[kernelmcp]" not in last_line(kernel, "open('/tmp/x')")
+        assert "kernelmcp: " not in last_line(kernel, "open('/tmp/x')")
 
 
 @pytest.mark.parametrize("now", [False, True], ids=["asked", "killed"])
@@ -86,7 +86,7 @@ def test_read_begins_in_the_notebooks_folder_and_cannot_change_it(home: Path, fo
     with running_kernel(cwd=folder, KERNELMCP_HOME=str(home)) as kernel:
         assert "Cells begin in the notebook's own folder, /volumes/notebook, which they may only read" in banner(kernel)
         assert kernel.run(LOOK).result == "('/volumes/notebook', ['data.csv'])"
-        assert last_line(kernel, "open('new.txt', 'w')").startswith("[kernelmcp] the notebook's folder is read-only")
+        assert last_line(kernel, "open('new.txt', 'w')").startswith("kernelmcp: the notebook's folder is read-only")
         assert kernel.run("open('/workspace/new.txt', 'w').write('x')").result == "1"
         assert os.listdir(folder) == ["data.csv"]
 

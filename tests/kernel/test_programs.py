@@ -604,7 +604,7 @@ def test_where_there_is_no_shell_a_sentence_says_so_and_python_still_runs(tmp_pa
             ran = kernel.run(code)
             assert ran.error.startswith(sentence), code
             assert "se Python instead" in ran.error or "%pip install six" in ran.error or "%%ruby" in code
-            advised = "[kernelmcp] instead of commands use pathlib and shutil" in ran.reply["content"]["traceback"][-1]
+            advised = "kernelmcp: instead of commands use pathlib and shutil" in ran.reply["content"]["traceback"][-1]
             assert advised == (ran.error == "OSError: the sandbox cannot start processes: use Python instead")
         assert kernel.run("!python -c 'print(1)'").text() == "1\n"
         code = "import subprocess, sys; subprocess.check_output([sys.executable, '-c', 'print(2)'])"

@@ -102,8 +102,8 @@ def test_a_name_is_checked_as_the_package_that_it_means(folder: Path, tmp_path: 
         assert kernel.run("%pip install sklearn").error.startswith("PackageDenied: scikit-learn")
         ran = kernel.run("import sklearn")
         assert ran.error == "ModuleNotFoundError: No module named 'sklearn'"
-        assert advice(ran).startswith("[kernelmcp] sklearn could not be installed: scikit-learn is")
-        assert advice(kernel.run("import numpy")).startswith("[kernelmcp] numpy could not be installed: numpy is not")
+        assert advice(ran).startswith("kernelmcp: sklearn could not be installed: scikit-learn is")
+        assert advice(kernel.run("import numpy")).startswith("kernelmcp: numpy could not be installed: numpy is not")
         assert "regex" in installed(kernel.run("import regex"))
 
 
@@ -119,7 +119,7 @@ def test_auto_install_can_be_switched_off(folder: Path, tmp_path: Path) -> None:
         ran = kernel.run("import regex")
         assert ran.error == "ModuleNotFoundError: No module named 'regex'"
         assert (
-            advice(ran) == "[kernelmcp] install it with install_package('regex'), or with %pip install regex in a cell"
+            advice(ran) == "kernelmcp: install it with install_package('regex'), or with %pip install regex in a cell"
         )
         assert "regex" in installed(kernel.run("%pip install regex"))
 
@@ -133,7 +133,7 @@ def test_a_package_that_cannot_be_had_is_said_and_not_tried_again_at_once(folder
         for _ in range(2):
             ran = kernel.run("import lxml.etree")
             assert ran.error == "ModuleNotFoundError: No module named 'lxml'"
-            assert advice(ran).startswith("[kernelmcp] lxml could not be installed: lxml==")
+            assert advice(ran).startswith("kernelmcp: lxml could not be installed: lxml==")
             assert "it comes from Pyodide's distribution, and the folder for it does not have the file" in advice(ran)
             assert "%pip install" not in advice(ran), "an index has no build of it either"
 

@@ -23,7 +23,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.files import home, safe_open, workspace
 from kernelmcp.kernel.environment import kernel_environment
 from kernelmcp.kernel.for_jupyter import jupyter_environment
-from kernelmcp.output.sanitize import is_readable
+from kernelmcp.output.sanitize import REPORT, is_readable
 from kernelmcp.pictures.decoder_process import confine as decoder
 from kernelmcp.sessions import installed_packages as server_packages
 from kernelmcp_kernel import settings as kernel_settings
@@ -50,6 +50,10 @@ def test_the_kernelspec_counts_what_an_import_installs() -> None:
     spec = json.loads((places.PACKAGE / "kernelspec" / "kernel.json").read_text())
     python, *_ = spec["metadata"]["kernelmcp"]["languages"]
     assert python["importable_packages"] == len(distribution.importable(kernel_settings.PackageSettings()))
+
+
+def test_the_server_knows_the_kernel_processs_reports() -> None:
+    assert REPORT == iopub.REPORT
 
 
 def test_both_find_the_same_version_of_landlock() -> None:

@@ -171,6 +171,21 @@ def test_many_folders_that_a_guest_names_in_a_volume_are_looked_at_until_there_a
     assert scanned == ["a", "b"]
 
 
+def test_folders_without_files_that_a_guest_names_in_a_volume_have_one_limit_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(volume_files, "MAX_SCANNED", 5)
+    for folder in ("many/1", "many/2", "many/3", "later"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+    (tmp_path / "data" / "later" / "file").touch()
+    (tmp_path / "data" / "named").touch()
+    volumes = {"data": {"path": tmp_path / "data", "mode": "rw"}}
+    files = VolumeFiles(load(environ={}, overrides={"server": {"home": tmp_path / "home"}, "volumes": volumes}))
+    names = [f"/volumes/data/{name}" for name in ("many", "./many", "later", "named")]
+    assert [entry.path for entry in files.look(names)] == ["/volumes/data/named"]
+    assert [entry.path for entry in files.look(names[2:])] == ["/volumes/data/later/file", "/volumes/data/named"]
+
+
 def test_the_folder_of_the_user_has_the_protection_of_a_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     user = tmp_path / "user"
     home, folder = user / "kernelmcp-home", user / "folder"

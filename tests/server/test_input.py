@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jupyter_client.manager import KernelManager
 from mcp import Client
-from mcp_types import ElicitResult, TextContent
+from mcp_types import ElicitResult, TextContent, TextResourceContents
 
 from kernelmcp.executions.questions import MAX_QUESTIONS
 
@@ -36,6 +36,11 @@ class Asked:
         result = await self._client.call_tool(tool, arguments)
         text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
         return text, result.structured_content or {}
+
+    async def read(self, uri: str) -> str:
+        [content] = (await self._client.read_resource(uri)).contents
+        assert isinstance(content, TextResourceContents)
+        return content.text
 
 
 Connect = Callable[..., Any]
@@ -90,8 +95,12 @@ async def test_who_does_not_answer_ends_the_input_and_not_the_session(asked: Con
     async with asked(lambda prompt: ElicitResult(action=action)) as client:
         text, fields = await client.run("kept = 1\nkept = input()")
         assert fields["error"]["name"] == "EOFError"
-        assert f"[kernelmcp] {why}\n" in fields["stderr"]
-        assert why in text
+        assert fields["stderr"] == f"[kernelmcp] {why}\n"
+        [whole] = (
+            await client._client.read_resource(f"kernelmcp://executions/{fields['execution_id']}/stderr")
+        ).contents
+        assert whole.text == fields["stderr"]
+        assert f"[stderr]\n[kernelmcp] {why}\n" in text
         assert "(it shows no prompt)" in client.prompts[0]
         _, fields = await client.run("kept")
         assert fields["result"] == "1"

@@ -6,6 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kernelmcp.kernel.process import Kernel
+from kernelmcp.output.sanitize import REPORT
 from kernelmcp.sessions.installed_packages import MAX_AT_ONCE, Package, restore
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +33,7 @@ async def test_more_packages_than_one_command_takes_come_back_in_several() -> No
     kernel = Index(missing="p3==1.0")
     said = await restore(cast("Kernel", kernel), packages)
     assert kernel.installed == [f"p{number}==1.0" for number in range(MAX_AT_ONCE, 2 * MAX_AT_ONCE + 50)]
-    assert said == "[kernelmcp] packages that this session had are missing: no p3==1.0\n"
+    assert said == f"{REPORT} packages that this session had are missing: no p3==1.0\n"
     whole = Index(missing="")
     assert await restore(cast("Kernel", whole), packages[:3]) is None
     assert whole.installed == ["p0==1.0", "p1==1.0", "p2==1.0"]

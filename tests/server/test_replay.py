@@ -175,7 +175,7 @@ async def test_the_command(connect: Connect, server_env: dict[str, str], tmp_pat
     assert "\n[2/4] %checkpoint a\n(not run: " in done.stdout
     assert "\n[3/4] ``` ...\n(not run: " in done.stdout
     assert "2 code cells ran." in done.stderr
-    file.write_text(notebook("y = 1", "nothing", "z = 1"))
+    file.write_text(notebook("y = 1", "nothing", "%checkpoint", "z = 1"))
     async with connect() as client:
         _, found = await call(client, "get_execution", execution_id="none")
         assert found["error"]["error_code"] == "EXECUTION_NOT_FOUND"
@@ -186,7 +186,7 @@ async def test_the_command(connect: Connect, server_env: dict[str, str], tmp_pat
     done = await to_thread.run_sync(replay, server_env, str(file), "--session", "held")
     assert done.returncode == 1
     assert "NameError: name 'nothing' is not defined" in done.stdout
-    assert "cell 2 of 3 ended with 'error'; 1 did not run. The session is 'held'." in done.stderr
+    assert "cell 2 of 4 ended with 'error'; 1 did not run. The session is 'held'." in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,15 @@ async def test_a_notebook_makes_no_checkpoint_and_goes_back_to_none() -> None:
     assert told in text
 
 
+async def test_cells_that_do_not_run_count_in_the_place_of_one_that_failed() -> None:
+    session: Any = Waiting()
+    codes = ["1", "%checkpoint a", "2", "nothing", "%restore a", "3"]
+    replay = Replay(session, code_cells(notebook(*codes).encode(), "n"))
+    replay.executions[2].finish("error", None, state_lost=False)
+    text = replayed(replay)[1]
+    assert text.startswith("Code cell 4 of 6 ended with 'error'; the 1 after it did not run. 2 cells with %checkpoint ")
+
+
 def test_a_notebook_that_only_asks_for_checkpoints_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="no code cells but %checkpoint and %restore"):
         code_cells(notebook("%checkpoint a").encode(), "n")

@@ -25,7 +25,7 @@ from kernelmcp.mcp_server.results.links import (
     uri,
 )
 from kernelmcp.mcp_server.results.notes import notes
-from kernelmcp.mcp_server.results.printed import is_seen, printed, with_reports
+from kernelmcp.mcp_server.results.printed import is_seen, printed, unchanged_with_reports, with_reports
 from kernelmcp.mcp_server.results.readable import is_empty, played, readable, says_all
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
 from kernelmcp.mcp_server.results.view import Cursor, View
@@ -152,7 +152,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         "success": execution.status == "ok",
         "exit_code": execution.exit_code,
         "stdout": stdout,
-        "stderr": stderr,
+        "stderr": unchanged_with_reports(stderr),
         "result": result,
         "error": error and {"name": error.name, "value": cut_middle(error.value, budget_chars), "traceback": traceback},
         "outputs": output_infos(execution, rich),
@@ -234,7 +234,7 @@ def _text(
         parts.append(cut_middle(installs.server_error(execution).to_text(), budget))
     elif error:
         said = error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}"
-        parts.append(with_reports(_unsaid(said, stderr)))
+        parts.append(printed(_unsaid(said, stderr)))
     if not any(parts) and rich:
         few = [each.data for _, each in rich[:MAX_NAMED_PICTURES]]
         kinds = [played(data) or best_type([kind for kind in data if kind != "text/plain"]) for data in few]

@@ -5,7 +5,7 @@ A cell may print the exact text of a note: it is marked there, so that an unmark
 
 import re
 
-from kernelmcp.output.sanitize import ANSI, clean
+from kernelmcp.output.sanitize import ANSI, REPORT, REPORT_SIGN, clean
 
 # What a reader does not see, or takes for a blank: blanks, control and format characters, escape sequences.
 _BLANK = rf"(?:{ANSI.pattern}|[^\w!-~])"
@@ -18,21 +18,24 @@ _BEGINNINGS = (
     r"|Files changed:|From tasks of\b|displayed:|more was displayed\b|No folder (?:of|is)\b|Did you mean /volumes/"
     r"|/volumes/|\d[\d,]* (?:pictures?(?::| could not)|objects? w|forms? of displayed|more displayed))"
 )
-_NOTE = re.compile(
-    rf"\[(?={_ANY}{_BEGINNINGS.replace(' ', f'{_BLANK}{{1,9}}+')}|(?!kernelmcp\]){_ANY}kernelmcp{_ANY}\])"
-)
+_NOTE = re.compile(rf"\[(?={_ANY}{_BEGINNINGS.replace(' ', f'{_BLANK}{{1,9}}+')}|{_ANY}kernelmcp{_ANY}\])")
+_OWN = REPORT.removeprefix(REPORT_SIGN)
 _PLAIN_NAME = re.compile(r"[\w./+@=~-]+(?: [\w./+@=~-]+)*")
 
 
 def printed(text: str) -> str:
     """A guest's text, with imitations of notes and of the kernel process's reports marked."""
-    return with_reports(text).replace("[kernelmcp]", "[printed: kernelmcp]")
-
-
-def with_reports(text: str) -> str:
-    """The same of stderr, where the kernel process has marked what a guest prints like its reports, and of tracebacks,
-    in which advice begins so."""
     return _NOTE.sub("[printed: ", text)
+
+
+def with_reports(stderr: str) -> str:
+    """The same of stderr, with the reports as they are read: without their sign."""
+    return _OWN.join(map(printed, stderr.split(REPORT)))
+
+
+def unchanged_with_reports(stderr: str) -> str:
+    """Stderr for programs: only the exact imitations of reports are marked."""
+    return _OWN.join(part.replace(_OWN, f"[printed: {_OWN[1:]}") for part in stderr.split(REPORT))
 
 
 def is_seen(text: str) -> bool:

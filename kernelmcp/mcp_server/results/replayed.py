@@ -19,12 +19,13 @@ def replayed(replay: Replay) -> tuple[ReplayInfo, str]:
     asked = counted(replay.left_out, "cell")
     left = f" {asked} with %checkpoint or %restore did not run: {OWN_CHECKPOINTS}." if replay.left_out else ""
     if (failed := replay.failed) is not None:
-        number = replay.executions.index(failed) + 1
-        rest = count - number
+        place = replay.executions.index(failed)
+        number, rest = replay.numbers[place], count - place - 1
         after = f"; the {rest:,} after it did not run" if rest else ""
         error = failed.error
         said = f"\n{printed(cut_middle(f'{error.name}: {error.value}', MAX_ERROR_CHARS))}" if error else ""
-        return info, f"Code cell {number:,} of {count:,} ended with {failed.status!r}{after}.{left} See {get}.{said}"
+        cell = f"Code cell {number:,} of {replay.count:,}"
+        return info, f"{cell} ended with {failed.status!r}{after}.{left} See {get}.{said}"
     if ended < count:
         return info, f"{ended:,} of {count:,} code cells have run: wait for the rest with {get}.{left}"
     return info, f"Its notebook ran: {counted(count, 'code cell')}, with the results in the transcript.{left}"

@@ -12,7 +12,7 @@ from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.links import uri
 from kernelmcp.mcp_server.results.truncation import cut_spool, cut_text
 from kernelmcp.mcp_server.schemas import Truncation
-from kernelmcp.output.sanitize import counted, without_colour
+from kernelmcp.output.sanitize import REPORT_SIGN, counted, without_colour
 
 # Bytes of a stream to search for progress lines or new text; of longer ones only the ends are read.
 MAX_READ_BYTES = 1 << 20
@@ -148,9 +148,9 @@ def without_overwritten(text: str) -> str:
 
 
 def _after_moves(text: str) -> str:
-    """The same where the cursor also moves up, as for bars below each other."""
+    """The same where the cursor also moves up, as for bars below each other, but not to a report or beyond it."""
     rows: list[str] = []
-    row = -1
+    row = top = -1
     for line in text.split("\n"):
         row += 1
         if row == len(rows):
@@ -159,15 +159,17 @@ def _after_moves(text: str) -> str:
         for at in range(0, len(parts), 2):
             if at:
                 rows_up = int(parts[at - 1] or 1) or 1
-                if rows_up > row:  # to what is above this text
-                    rows.insert(0, "")
-                row = max(0, row - rows_up)
+                if row - rows_up <= top:  # to what is above this text
+                    rows.insert(top + 1, "")
+                row = max(top + 1, row - rows_up)
             states = parts[at].split("\r")
             shown = [n for n, state in enumerate(states) if state and (without_colour(state) or _ERASE.search(state))]
             if shown:  # also one of blanks, which is how a bar is removed
                 state = states[shown[-1]]
                 goes_on = at and shown[-1] == 0 and not _ERASE.search(state)
                 rows[row] = (rows[row] if goes_on else "") + _ERASE.sub("", state)
+        if REPORT_SIGN in line:
+            top = row
     while len(rows) > row + 1 and not rows[-1].strip():
         rows.pop()
     return "\n".join(each if each.strip() else "" for each in rows)

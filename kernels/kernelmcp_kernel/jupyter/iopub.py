@@ -53,6 +53,10 @@ _COMMS_UNDER_WAY = 1000
 # notes: [text]}. Only the kernel process itself sends it.
 PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
 
+# The sign of a report of this process on stderr: invisible, and in no text of a guest's there. The server knows it too.
+REPORT_SIGN = "\N{INVISIBLE SEPARATOR}"
+REPORT = f"{REPORT_SIGN}[kernelmcp]"
+
 DISPLAY_TYPES = frozenset({"execute_result", "display_data", "update_display_data", "clear_output"})
 COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
 
@@ -110,7 +114,7 @@ class OutputForwarder:
         self.flush()
         for why, count in cell.dropped.items():
             outputs = "output of this cell was" if count == 1 else "outputs of this cell were"
-            text = f"\n[kernelmcp] {count:,} more {outputs} dropped: {why}\n"
+            text = f"\n{REPORT} {count:,} more {outputs} dropped: {why}\n"
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
         cell.dropped.clear()
         cell.is_finished = True
@@ -191,7 +195,7 @@ class OutputForwarder:
         if text_of is not None:
             cell, name = text_of
             if name == "stderr":  # a guest must not imitate a report
-                collected = collected.replace("[kernelmcp]", "[printed: kernelmcp]")
+                collected = collected.replace(REPORT_SIGN, "").replace("[kernelmcp]", "[printed: kernelmcp]")
             for start in range(0, len(collected), _MESSAGE_CHARS):
                 piece = collected[start : start + _MESSAGE_CHARS]
                 self._publish("stream", {"name": name, "text": piece}, {}, cell.parent)
@@ -237,7 +241,7 @@ class OutputForwarder:
             cell.dropped[why] += 1
         elif why not in cell.dropped_late:  # nothing comes after it that could have a number
             cell.dropped_late.add(why)
-            text = f"\n[kernelmcp] output of this cell's tasks is dropped: {why}\n"
+            text = f"\n{REPORT} output of this cell's tasks is dropped: {why}\n"
             self.publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def _error(self, cell: Cell, frame: Frame) -> None:

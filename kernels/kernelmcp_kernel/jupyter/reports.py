@@ -1,7 +1,7 @@
 """Reports about a cell besides its own output: its guest died, earlier variables are lost, a limit was reached.
 
 Programs read them in the execute_reply's metadata, people as an error or a line on stderr that begins with [kernelmcp].
-A line of the guest's that begins so is marked (`jupyter.iopub`).
+Such a line has a sign that the guest's have not (`jupyter.iopub`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.cpu import BackgroundLimit, CpuLimit
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.supervisor import Loss
-from kernelmcp_kernel.jupyter.iopub import Publish
+from kernelmcp_kernel.jupyter.iopub import REPORT, Publish
 from kernelmcp_kernel.languages.python.prepared import PreparedPackage
 
 Content = dict[str, Any]
@@ -73,7 +73,7 @@ class Report:
 
     def _say(self, cell: Cell, text: str) -> None:
         if not cell.silent:
-            self._publish("stream", {"name": "stderr", "text": f"[kernelmcp] {text}\n"}, {}, cell.parent)
+            self._publish("stream", {"name": "stderr", "text": f"{REPORT} {text}\n"}, {}, cell.parent)
 
     def _error(self, cell: Cell, name: str, text: str) -> Content:
         content: Content = {"ename": name, "evalue": text, "traceback": [f"{name}: {text}"]}

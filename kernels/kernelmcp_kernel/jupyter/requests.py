@@ -22,7 +22,7 @@ from kernelmcp_kernel.guests.guest import new_request_id
 from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.jupyter.execute_messages import header_of
-from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+from kernelmcp_kernel.jupyter.iopub import REPORT, OutputForwarder
 from kernelmcp_kernel.jupyter.program_messages import checked_variables
 from kernelmcp_kernel.languages import divide
 
@@ -202,7 +202,7 @@ class AnsweringKernel(Kernel):
             self._publish_status("busy", "shell", self._cell.parent)
 
     def _say_of_comm(self, cell: Cell, text: str) -> None:
-        self._forwarder.publish("stream", {"name": "stderr", "text": f"[kernelmcp] {text}\n"}, {}, cell.parent)
+        self._forwarder.publish("stream", {"name": "stderr", "text": f"{REPORT} {text}\n"}, {}, cell.parent)
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """comm_info_request."""

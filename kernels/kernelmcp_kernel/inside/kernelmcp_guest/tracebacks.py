@@ -104,7 +104,7 @@ class GuestTB(AutoFormattedTB):
                 lines.insert(1, f"[... errors before these {_MAX_CHAINED + 1} are not shown]\n")
         self.tb = None  # `%debug` uses sys.last_traceback then, which goes when memory is short
         hint = advice(evalue)
-        return [*lines, f"[kernelmcp] {hint}"] if hint else lines
+        return [*lines, f"kernelmcp: {hint}"] if hint else lines
 
     def get_parts_of_chained_exception(self, evalue: BaseException | None) -> Parts | None:
         """The previous error in the chain that adds information: not one of a library on the way to this one."""
