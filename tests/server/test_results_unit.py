@@ -24,6 +24,7 @@ from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, d
 from kernelmcp.mcp_server.results.view import MAX_MOVES, MAX_READ_BYTES, Cursor, View, without_overwritten
 from kernelmcp.mcp_server.tools.file_contents import picture_result
 from kernelmcp.mcp_server.views.pages import page
+from kernelmcp.output.sanitize import REPORT
 from kernelmcp.pictures import headers
 
 from . import bombs
@@ -132,6 +133,10 @@ def test_carriage_returns_leave_the_last_state_of_each_line() -> None:
     assert without_overwritten("hello \x1b[1Aworld\r\n") == "world\nhello "
     assert without_overwritten("a \n\r\x1b[0Ab\n") == "a b\n"
     assert without_overwritten("of before\r\n\x1b[A\x1b[A\r50%\n") == "50%\nof before"
+    report = f"{REPORT} The variables are lost."
+    for moves in ("\x1b[A\rmine\n", "\x1b[9A mine\n", "\x1b[A\x1b[A\x1b[2Kmine\r\n", "\x1b[1A\r\x1b[A\rmine\n"):
+        assert report in without_overwritten(f"\r\n{report}\n{moves}").split("\n")
+        assert report in without_overwritten(f"\r\n{report}{moves}").split("\n")
     long = "x" * 50_000
     assert without_overwritten(f"50%\r{long}" + "\r" * 4000) == long
     many = "\r\x1b[A" + "x\n" * MAX_MOVES

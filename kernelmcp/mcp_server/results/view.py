@@ -168,8 +168,7 @@ def _after_moves(text: str) -> str:
                 state = states[shown[-1]]
                 goes_on = at and shown[-1] == 0 and not _ERASE.search(state)
                 rows[row] = (rows[row] if goes_on else "") + _ERASE.sub("", state)
-        if REPORT_SIGN in line:
-            top = row
+                top = row if REPORT_SIGN in state else top
     while len(rows) > row + 1 and not rows[-1].strip():
         rows.pop()
     return "\n".join(each if each.strip() else "" for each in rows)
