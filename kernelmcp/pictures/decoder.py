@@ -2,8 +2,8 @@
 ever.
 
 One process serves one result and ends with it, so that no data of one session reaches another. It has a deadline in
-seconds and its own limits (`decoder_process/confine.py`), and few run at once; waiting counts toward the deadline. Its
-answers are hostile input as well.
+seconds and its own limits (`decoder_process/confine.py`), and few run at once, one of each principal. Its answers are
+hostile input as well.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import importlib.util
 import os
 import struct
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,9 +21,12 @@ import anyio
 import structlog
 
 from kernelmcp.pictures.headers import MAX_FILE_BYTES, MAX_SIDE_PIXELS, Picture, recognize
+from kernelmcp.shares import Shares
 
 # For all pictures of one result: its client waits for them. A photograph of 12 megapixels takes half a second.
 DEADLINE_SECONDS = 3.5
+# For a place, before that.
+WAIT_SECONDS = 3.5
 # Time for a killed child to exit.
 END_SECONDS = 1.0
 MAX_PROCESSES = 2
@@ -36,19 +40,20 @@ _LIBRARIES = {"shrink": ("PIL",), "render": ("PIL", "resvg_py")}
 
 log = structlog.get_logger(__name__)
 # One for each event loop: a program may hold several servers.
-_places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_places: WeakKeyDictionary[asyncio.AbstractEventLoop, Shares] = WeakKeyDictionary()
 
 
 class Decoder:
-    """`async with Decoder() as decoder: await decoder.shrink(picture, 500_000)`. The first call starts the process, one
-    for each of the two tasks."""
+    """`async with Decoder(principal) as decoder: await decoder.shrink(picture, 500_000)`. The first call waits for a
+    place and starts the process, one for each of the two tasks."""
 
-    def __init__(self) -> None:
+    def __init__(self, principal: str) -> None:
+        self._principal = principal
         self._deadline: float | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._task = ""
-        self._places = _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_PROCESSES))
-        self._has_place = False
+        self._places = _places.setdefault(asyncio.get_running_loop(), Shares(lambda: MAX_PROCESSES, 1))
+        self._place = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         return self
@@ -59,8 +64,7 @@ class Decoder:
         try:
             await self._end()
         finally:
-            if self._has_place:
-                self._places.release()
+            await self._place.aclose()
 
     async def shrink(self, picture: Picture, max_bytes: int) -> Picture | None:
         """The picture in at most `max_bytes`; None if that fails or takes too long."""
@@ -71,9 +75,11 @@ class Decoder:
         return await self._do("render", document.encode(), max_bytes)
 
     async def _do(self, task: str, data: bytes, max_bytes: int) -> Picture | None:
-        now = asyncio.get_running_loop().time()
-        self._deadline = self._deadline or now + DEADLINE_SECONDS
-        if len(data) > MAX_FILE_BYTES or max_bytes <= 0 or now >= self._deadline:
+        if len(data) > MAX_FILE_BYTES or max_bytes <= 0:
+            return None
+        if self._deadline is None:
+            self._deadline = await self._take_place()
+        if asyncio.get_running_loop().time() >= self._deadline:
             return None
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -84,6 +90,15 @@ class Decoder:
             return None
         found = recognize(answer)
         return found if found is not None and max(found.width, found.height) <= MAX_SIDE_PIXELS else None
+
+    async def _take_place(self) -> float:
+        """Return the deadline: now, if no place became free in time."""
+        clock = asyncio.get_running_loop().time
+        with anyio.move_on_after(WAIT_SECONDS):
+            await self._place.enter_async_context(self._places.turn(self._principal))
+            return clock() + DEADLINE_SECONDS
+        log.warning("pictures could not be made: no process was free")
+        return clock()
 
     async def _ask(self, task: str, header: bytes, data: bytes, max_bytes: int) -> bytes:
         process = await self._start(task)
@@ -100,9 +115,6 @@ class Decoder:
         return await stdout.readexactly(size)
 
     async def _start(self, task: str) -> asyncio.subprocess.Process:
-        if not self._has_place:
-            await self._places.acquire()
-            self._has_place = True
         if self._process is None or task != self._task:
             await self._end()  # one at a time: a result may use one process
             self._task = task

@@ -30,7 +30,7 @@ class Pictures:
     left_out: list[int] = field(default_factory=list[int])
 
 
-async def pictures_of(rich: list[tuple[int, Display]], room: int) -> Pictures:
+async def pictures_of(rich: list[tuple[int, Display]], room: int, principal: str) -> Pictures:
     """At most `room` bytes of base64. Processed one at a time, so that few are in memory at once."""
     found = Pictures()
     candidates = [(number, display) for number, display in rich if has_picture(display)]
@@ -38,7 +38,7 @@ async def pictures_of(rich: list[tuple[int, Display]], room: int) -> Pictures:
         return found
     first = candidates[:MAX_IMAGES]
     found.left_out = [number for number, _ in candidates[MAX_IMAGES:]]
-    async with Decoder() as decoder:
+    async with Decoder(principal) as decoder:
         for position, (number, display) in enumerate(first):
             share = room // (len(first) - position)
             block = await _block(found, number, display, share, decoder)

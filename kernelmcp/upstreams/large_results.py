@@ -64,6 +64,7 @@ class LargeResults:
         self.max_mb = max_mb
         """Returns the current setting."""
         self._waiting: dict[int, Waiting] = {}
+        self._unread_bytes = 0
 
     @property
     def max_line_bytes(self) -> int:
@@ -111,13 +112,22 @@ class LargeResults:
         if found is not None and found >= FIRST_NUMBER and found not in self._waiting:
             return b""  # too late
         if head is None or tail is None or found not in self._waiting:
-            small = bytes(line) if len(line) <= MAX_PARSED_BYTES else b""
-            return small if small and is_readable(small) else _failure(found) if found is not None else b""
+            if len(line) <= MAX_PARSED_BYTES:
+                small = bytes(line)
+                if is_readable(small):
+                    return small
+                self._unread_bytes += len(small)
+            return _failure(found) if found is not None else b""
         end = len(line) - min(len(line), _END_BYTES) + tail.start()
         if end - head.end() > self._max_bytes:
             return self._too_large(found)
         self._waiting[found].raw = bytes(memoryview(line)[head.end() : end])  # the only copy of up to 16 MB
         return json.dumps({"jsonrpc": "2.0", "id": found, "result": {}}).encode()
+
+    def take_unread(self) -> int:
+        """How many bytes were examined and then not passed on, since the last call of this."""
+        taken, self._unread_bytes = self._unread_bytes, 0
+        return taken
 
     def refused(self, head: bytes, tail: bytes) -> bytes:
         """Return the replacement of a line of which only the ends were kept: an error for the call, if it names one."""

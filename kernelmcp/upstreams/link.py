@@ -31,6 +31,8 @@ BURST = 1000.0
 PER_SECOND = 200.0
 # A longer line counts once per this many bytes: parsing takes time by the byte.
 BYTES_PER_LINE = 1024
+# The same for a line that is examined and not parsed.
+UNREAD_BYTES_PER_LINE = 5 * 1024
 
 
 class Writing(Protocol):

@@ -71,6 +71,20 @@ def test_what_waits_for_a_guest_is_no_reason_to_end_it_when_it_is_asked_next() -
     with_cell(use)
 
 
+@pytest.mark.parametrize("asides", [0, 1])
+def test_what_was_sent_aside_leaves_a_guest_no_more_room_for_its_answers(asides: int) -> None:
+    async def use(guest: Guest, stand_in: StandIn, done: list[str], cell: asyncio.Future[Any]) -> None:
+        large = {"buffers": ["x" * (MAX_FRAME_BYTES // 3 * 2)]}
+        for _ in range(asides):
+            guest.notify("comm_message", large, new_request_id())
+        guest.answer(1, large)
+        assert guest.death is None
+        guest.answer(2, large)
+        assert guest.death is not None
+
+    with_cell(use)
+
+
 def test_what_was_under_way_when_the_guest_ends_is_done() -> None:
     async def use(guest: Guest, stand_in: StandIn, done: list[str], cell: asyncio.Future[Any]) -> None:
         guest.notify("comm_message", {}, "a")

@@ -78,7 +78,7 @@ async def test_a_picture_is_sent_in_the_words_of_the_guest() -> None:
     display = Display("display_data", {"image/png": text}, {}, None, 0, 1, 0)
     tracemalloc.start()
     try:
-        found = await pictures_of([(0, display)], 2 * len(text))
+        found = await pictures_of([(0, display)], 2 * len(text), "local")
         assert tracemalloc.get_traced_memory()[1] < 1.2 * PIXELS  # decoded once, to look at its structure
     finally:
         tracemalloc.stop()
@@ -91,7 +91,7 @@ async def test_base64_that_a_client_may_refuse_is_encoded_again(broken: str) -> 
     text = base64.b64encode(picture).decode()
     for given in (broken.join([text[:76], text[76:]]), text + broken):
         display = Display("display_data", {"image/png": given}, {}, None, 0, 1, 0)
-        found = await pictures_of([(0, display)], 100_000)
+        found = await pictures_of([(0, display)], 100_000, "local")
         assert binascii.a2b_base64(found.blocks[0].data, strict_mode=True) == picture
 
 

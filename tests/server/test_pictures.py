@@ -1,5 +1,6 @@
 """What a guest's pictures cost: the server's memory, its time and its end do not depend on them."""
 
+import asyncio
 import base64
 import io
 import struct
@@ -8,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
 import anyio
 import psutil
 import pytest
+from anyio import wait_all_tasks_blocked
 from mcp import Client
 from mcp_types import CallToolResult
 from PIL import ExifTags, Image
@@ -213,11 +215,73 @@ async def test_a_decoder_that_was_taken_over_and_floods_its_pipe_holds_up_nobody
     assert picture is not None
     for _ in range(decoder.MAX_PROCESSES + 1):  # the last one needs a place that one before has given back
         with anyio.fail_after(DEADLINE):
-            async with decoder.Decoder() as one:
+            async with decoder.Decoder("local") as one:
                 assert await one.shrink(picture, 1000) is None
                 # asyncio stops reading when nobody takes what it has read, and sees no end of the child then.
                 while (child := one._process) and not vars(child.stdout)["_paused"]:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
+
+
+QUICK = f"""
+import os, struct, time
+if b"slow" in os.read(0, 1000):
+    time.sleep(1000)
+picture = {bombs.flat_png(20)!r}
+os.write(1, struct.pack({decoder._ANSWER.format!r}, 1, len(picture)) + picture)
+"""
+
+
+async def test_the_pictures_of_one_principal_leave_a_place_for_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "quick.py"
+    program.write_text(QUICK)
+    monkeypatch.setattr(decoder, "_PROGRAM", program)
+    monkeypatch.setattr(decoder, "DEADLINE_SECONDS", DEADLINE)
+
+    async def draw(principal: str, document: str) -> headers.Picture | None:
+        async with Decoder(principal) as used:
+            return await used.render(document, 500_000)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(decoder.MAX_PROCESSES):
+            tasks.start_soon(draw, "token:a", "slow")
+        await wait_all_tasks_blocked()
+        assert await draw("token:b", "quick") is not None
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_picture_that_waits_for_a_place_loses_none_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "quick.py"
+    program.write_text(QUICK)
+    monkeypatch.setattr(decoder, "_PROGRAM", program)
+    monkeypatch.setattr(decoder, "WAIT_SECONDS", DEADLINE)
+    async with Decoder("local") as used, anyio.create_task_group() as tasks:
+        async with used._places.turn("local"):
+            tasks.start_soon(used.render, "quick", 500_000)
+            await wait_all_tasks_blocked()
+            free = asyncio.get_running_loop().time()
+        while used._deadline is None:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+        assert used._deadline >= free + DEADLINE_SECONDS
+
+
+async def test_a_result_waits_for_a_place_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "WAIT_SECONDS", 0)
+    waits: list[str] = []
+    async with Decoder("local") as used:
+        turn = used._places.turn
+
+        def counted(principal: str) -> AbstractAsyncContextManager[None]:
+            waits.append(principal)
+            return turn(principal)
+
+        async with turn("local"):
+            monkeypatch.setattr(used._places, "turn", counted)
+            assert [await used.render("<svg/>", 500_000) for _ in range(3)] == [None] * 3
+    assert waits == ["local"]
 
 
 async def test_an_output_is_linked_or_a_picture_but_not_both(connect: Connect) -> None:
@@ -292,7 +356,7 @@ FILTERS = "<filter id='f'>" + "<feTurbulence numOctaves='100'/>" * 200 + "</filt
 )
 async def test_a_hostile_svg_costs_a_process_of_its_own_and_little_time(document: str) -> None:
     begun = time.monotonic()
-    async with Decoder() as used:
+    async with Decoder("local") as used:
         picture = await used.render(document, 500_000)
     assert picture is None or max(picture.width, picture.height) <= headers.MAX_SIDE_PIXELS
     assert time.monotonic() - begun < ANSWER_SECONDS
@@ -304,7 +368,7 @@ async def test_a_confined_decoder_can_read_which_way_up_a_photograph_is() -> Non
     exif[ExifTags.Base.Orientation] = 6
     out = io.BytesIO()
     Image.new("L", (400, 300)).save(out, "JPEG", quality=100, exif=exif)
-    async with Decoder() as used:
+    async with Decoder("local") as used:
         found = await used.shrink(headers.Picture("image/jpeg", 400, 300, out.getvalue()), len(out.getvalue()) - 1)
     assert found is not None
     assert found.height > found.width

@@ -323,7 +323,7 @@ async def test_a_damaged_picture_fits_nowhere_and_is_named(kind: str) -> None:
     Fold(outputs, Policy(), DisplayIds()).hear("display_data", content)
     execution = Execution("s", "local", "code", 1, outputs)
     assert "[1 picture could not be put into this result: read_file of kernelmcp://" in await text_of(execution)
-    assert await picture_result("s", "a.png", Piece(data, len(data))) is None
+    assert await picture_result("s", "a.png", Piece(data, len(data)), "local") is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from kernelmcp.upstreams.http import MAX_SPLIT_BYTES, _Events
 from kernelmcp.upstreams.large_results import FIRST_NUMBER, LargeResults
-from kernelmcp.upstreams.link import BYTES_PER_LINE, ReadThrottle
+from kernelmcp.upstreams.link import BYTES_PER_LINE, UNREAD_BYTES_PER_LINE, ReadThrottle
 from kernelmcp.upstreams.stdio import _Process
 
 pytestmark = pytest.mark.anyio
@@ -115,3 +115,10 @@ async def test_on_stdio_what_is_handled_costs_by_its_size(costs: list[float]) ->
     large = LargeResults(lambda: 1)
     assert await received(large, padded(300 * BYTES_PER_LINE, method="ping", id=1)) == 1
     assert costs[0] >= 300
+
+
+async def test_what_has_too_many_values_to_be_parsed_costs_by_its_size(costs: list[float]) -> None:
+    dear = b'{"jsonrpc":"2.0","method":"x","params":[' + b"[]," * 300_000 + b"0]}"
+    await read(b"data: " + dear + b"\n\n")
+    assert await received(LargeResults(lambda: 1), dear) == 0
+    assert [cost > len(dear) / UNREAD_BYTES_PER_LINE for cost in costs] == [True, False, True]

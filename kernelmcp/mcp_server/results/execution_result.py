@@ -80,7 +80,7 @@ async def to_result(
     while (size := draft.size()) > MAX_TEXT_BYTES and room > MIN_BUDGET_CHARS:
         room //= 2
         draft = _draft(view, room)
-    pictures = await pictures_of(draft.rich, MAX_RESULT_BYTES - size - RESERVE_BYTES)
+    pictures = await pictures_of(draft.rich, MAX_RESULT_BYTES - size - RESERVE_BYTES, execution.principal)
     text = _with_picture_notes(execution, draft, pictures)
     content: list[ContentBlock] = [TextContent(text=text), *pictures.blocks]
     if with_links:

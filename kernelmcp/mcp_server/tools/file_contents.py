@@ -32,14 +32,14 @@ MIN_TEXT_BYTES = 2 * UTF8_MAX_BYTES - 1
 _LATER_BYTES = bytes(range(0x80, 0xC0))
 
 
-async def picture_result(session_id: str, path: str, file: Piece) -> CallToolResult | None:
+async def picture_result(session_id: str, path: str, file: Piece, principal: str) -> CallToolResult | None:
     """A picture for the model to see; None when it is too large, or damaged."""
     picture = headers.claimed(file.data) if len(file.data) == file.size else None
     if picture is None:
         return None
     encoded = await anyio.to_thread.run_sync(base64.b64encode, file.data)
     display = Display("display_data", {picture.mime_type: encoded.decode()}, {}, None, 0, 0, 0)
-    found = await pictures_of([(0, display)], MAX_PICTURE_CHARS)
+    found = await pictures_of([(0, display)], MAX_PICTURE_CHARS, principal)
     if not found.blocks:
         return None
     result: schemas.ReadResult = {

@@ -87,7 +87,7 @@ class FileTools:
         piece = await source.read(offset - before, before + max(limit, MIN_TEXT_BYTES))
         if encoding is None and offset == 0 and headers.is_begun(piece.data):
             whole = await source.read(0, headers.MAX_FILE_BYTES)
-            if (shown := await picture_result(source.session_id, path, whole)) is not None:
+            if (shown := await picture_result(source.session_id, path, whole, caller.principal)) is not None:
                 return shown
         content = to_content(piece.data[before:], limit, encoding, path, piece.data[:before])
         start, end = offset + content.start, offset + content.end

@@ -27,9 +27,9 @@ _READ_BYTES = 1 << 18
 MAX_FRAMES_PER_SECOND = 20_000
 _PACE_SECONDS = 0.1
 
-# Bytes that may wait for a guest that does not read: what it has not asked for, which is not its fault, the largest
-# request, and small answers to its host calls.
-_MAX_UNREAD_BYTES = 2 * MAX_FRAME_BYTES + 8 * 2**20
+# Bytes that may wait for a guest that does not read, besides what it has not asked for: the largest request, and small
+# answers to its host calls.
+_MAX_UNREAD_BYTES = MAX_FRAME_BYTES + 8 * 2**20
 
 # The last bytes of a guest's stderr (Node's own messages), kept to explain its death.
 _LAST_WORDS_BYTES = 2000
@@ -70,6 +70,7 @@ class Channel:
         self._decoder = FrameDecoder(self._go_on)
         self._pace = Pace()
         self._outbox = bytearray()
+        self._aside_bytes = 0  # of the outbox, at most: what the guest has not asked for
         self._errors = bytearray()
         self._closed = False
         self._is_paused = False
@@ -90,7 +91,7 @@ class Channel:
     def send(self, data: bytes) -> None:
         """Queue bytes for the requests pipe. Refuses a guest that lets too many bytes wait."""
         self._outbox += data
-        if len(self._outbox) > _MAX_UNREAD_BYTES:
+        if len(self._outbox) - self._aside_bytes > _MAX_UNREAD_BYTES:
             self._refuse("it sends requests and never reads the answers")
             return
         self._flush_outbox()
@@ -100,6 +101,7 @@ class Channel:
         waits already: that is not the guest's fault."""
         if len(self._outbox) + len(data) > MAX_FRAME_BYTES:
             raise ValueError("too much waits until the running cell can read it")
+        self._aside_bytes += len(data)
         self.send(data)
 
     def signal(self, number: int) -> None:
@@ -132,6 +134,7 @@ class Channel:
         except OSError:
             return  # the guest is ending; its frames pipe will say so
         del self._outbox[:written]
+        self._aside_bytes = min(self._aside_bytes, len(self._outbox))
         if self._outbox:
             self._loop.add_writer(self._spawned.requests, self._flush_outbox)
         else:
