@@ -232,7 +232,8 @@ class Resources:
         return json.dumps(found)
 
     async def notebook(self, session_id: str, ctx: Ctx) -> str:
-        return await anyio.to_thread.run_sync(self._session(session_id, ctx).transcript.to_json)
+        session = self._session(session_id, ctx)
+        return await self._registry.stored.searches.in_thread(session.principal, session.transcript.to_json)
 
     async def stdout(self, execution_id: str, ctx: Ctx) -> str:
         return _printed((await self._execution(execution_id, ctx)).outputs.stdout)
