@@ -3,8 +3,12 @@
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import anyio
+import anyio.to_thread
+
+T = TypeVar("T")
 
 
 class Shares:
@@ -52,3 +56,8 @@ class Shares:
             self.give_back(key)
             self._turn_ended.set()
             self._turn_ended = anyio.Event()
+
+    async def in_thread(self, key: str, work: Callable[[], T]) -> T:
+        """Wait for a place, and keep it while a worker thread does this."""
+        async with self.turn(key):
+            return await anyio.to_thread.run_sync(work)

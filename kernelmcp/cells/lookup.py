@@ -1,6 +1,7 @@
 """Look-ups in a session's log, which another process or thread may be writing. Blocking; nothing is parsed that is not
 asked for."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from kernelmcp.output.sanitize import as_dict
 LOG = "notebook.jsonl"
 # A larger file is not ours.
 MAX_LOG_BYTES = 128 * 1024 * 1024
+# What a search reads at once: the interpreter does nothing else meanwhile.
+PIECE_BYTES = 4 * 1024 * 1024
 # The beginning of a line that has its kind and, of an ended cell, its status.
 HEAD_BYTES = 400
 # Where HTTP requests are looked for, at the end of a log.
@@ -100,19 +103,43 @@ def requests(data: bytes, unfinished: Iterable[bytes] = ()) -> dict[str, str]:
 
 def find(file: Path, cell: str) -> tuple[bytes | None, list[bytes]]:
     """The line of a cell, if it has ended, and its events that the line does not have. Raises `OSError`."""
-    data = content_of(file)
-    ended = _end_of(data, cell)
     events: list[bytes] = []
+    for data in _from_end(file):
+        ended = _end_of(data, cell)
+        events[:0] = _events(data, 0 if ended is None else ended[1], cell)
+        if ended is not None:
+            return data[ended[0] : ended[1]], events
+    return None, events
+
+
+def _from_end(file: Path) -> Iterator[bytes]:
+    """The file in pieces of whole lines, the last one first. Only the last may lack its newline."""
+    try:
+        stream = open_own(file)
+    except FileNotFoundError:
+        return
+    with stream:
+        at, rest = min(stream.seek(0, os.SEEK_END), MAX_LOG_BYTES), b""
+        while at:
+            end, at = at, max(0, at - PIECE_BYTES)
+            stream.seek(at)
+            data = stream.read(end - at) + rest
+            begin = (data.find(b"\n") + 1 or len(data)) if at else 0
+            rest = data[:begin]
+            yield data[begin:]
+
+
+def _events(data: bytes, at: int, cell: str) -> Iterator[bytes]:
+    """The events of a cell from there on."""
     wanted = b'", "c": "%b"' % cell.encode()
-    at = data.find(wanted, 0 if ended is None else ended[1])
+    at = data.find(wanted, at)
     while at >= 0:
         start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
         if end < 0:
             break
         if event.kind_of(line := data[start:end])[1] == cell:
-            events.append(line)
+            yield line
         at = data.find(wanted, end)
-    return (None if ended is None else data[ended[0] : ended[1]]), events
 
 
 def _end_of(data: bytes, cell: str) -> tuple[int, int] | None:

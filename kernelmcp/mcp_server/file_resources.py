@@ -84,12 +84,13 @@ class FileResources:
         guessed = file_type(file.path)
         try:
             # JSON takes six characters for a control character, base64 four for three bytes.
-            if _controls(piece.data) > len(piece.data) // 16:
+            if controls_in(piece.data) > len(piece.data) // 16:
                 return ReadResourceContents(piece.data, guessed or "application/octet-stream")
             return ReadResourceContents(piece.data.decode(), guessed or "text/plain")
         except UnicodeDecodeError:
             return ReadResourceContents(piece.data, guessed or "application/octet-stream")
 
 
-def _controls(data: bytes) -> int:
+def controls_in(data: bytes) -> int:
+    """The number of control characters, of six characters each in JSON."""
     return len(data) - len(data.translate(None, _CONTROLS))

@@ -8,7 +8,7 @@ from typing import Any, cast
 import anyio.to_thread
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ResourceNotFoundError
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
@@ -29,7 +29,7 @@ from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.descriptions import describe, describe_all
 from kernelmcp.mcp_server.extensions.skills_extension import SCHEME, Skills
 from kernelmcp.mcp_server.extensions.tasks import Tasks
-from kernelmcp.mcp_server.file_resources import FileResources
+from kernelmcp.mcp_server.file_resources import FileResources, controls_in
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
 from kernelmcp.mcp_server.progress import wait_for_news
 from kernelmcp.mcp_server.results.printed import unchanged_with_reports
@@ -39,6 +39,8 @@ from kernelmcp.mcp_server.told import Told
 from kernelmcp.mcp_server.tools.fleet_calls import FleetCalls
 from kernelmcp.mcp_server.views import pages
 from kernelmcp.mcp_server.views.apps import Views
+from kernelmcp.notebook.transcript import MAX_NOTEBOOK_BYTES
+from kernelmcp.output.spool import Spool
 from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry
@@ -150,6 +152,17 @@ def _type_of(content: str | bytes) -> str:
     return picture.mime_type if picture is not None else OUTPUT_TYPE
 
 
+def _printed(spool: Spool) -> str:
+    """All of it. Raises `ResourceError` if it is too large for one message."""
+    text = spool.read(0, MAX_NOTEBOOK_BYTES)
+    if spool.size + 5 * controls_in(text.encode()) > MAX_NOTEBOOK_BYTES:
+        raise ResourceError(
+            f"this output has {spool.size:,} bytes, and a resource at most {MAX_NOTEBOOK_BYTES:,} as JSON: "
+            "read it in pieces, with read_file and this address as its path"
+        )
+    return text
+
+
 class Resources:
     """The resource functions of one server."""
 
@@ -221,13 +234,14 @@ class Resources:
         return json.dumps(found)
 
     async def notebook(self, session_id: str, ctx: Ctx) -> str:
-        return await anyio.to_thread.run_sync(self._session(session_id, ctx).transcript.to_json)
+        session = self._session(session_id, ctx)
+        return await self._registry.stored.searches.in_thread(session.principal, session.transcript.to_json)
 
     async def stdout(self, execution_id: str, ctx: Ctx) -> str:
-        return (await self._execution(execution_id, ctx)).outputs.stdout.read()
+        return _printed((await self._execution(execution_id, ctx)).outputs.stdout)
 
     async def stderr(self, execution_id: str, ctx: Ctx) -> str:
-        return unchanged_with_reports((await self._execution(execution_id, ctx)).outputs.stderr.read())
+        return unchanged_with_reports(_printed((await self._execution(execution_id, ctx)).outputs.stderr))
 
     async def result(self, execution_id: str, ctx: Ctx) -> str:
         return (await self._execution(execution_id, ctx)).outputs.result or ""

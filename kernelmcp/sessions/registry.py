@@ -46,8 +46,7 @@ from kernelmcp.sessions.storage.record import MAIN_LANGUAGE, Checkpoint, Record,
 from kernelmcp.sessions.storage.session_files import SessionFiles
 from kernelmcp.sessions.storage.stored import StoredSessions
 
-# Stopped sessions that stay in memory with their executions. Each has a lock, and so a file descriptor. The next call
-# to an unloaded session finds it on disk.
+# Stopped sessions that stay in memory: each has a lock, and so a descriptor. The next call finds others on disk.
 MAX_STOPPED = 64
 # Between two looks at an execution that runs in another server.
 ELSEWHERE_SECONDS = 0.25
@@ -232,23 +231,24 @@ class Registry:
             found = session.executions.get(execution_id)
             if found is not None and not (self.fleet is not None and session.life.is_ending):
                 return found
-        find, fleet = self.stored.find_execution, self.fleet
-        past = await anyio.to_thread.run_sync(find, caller, execution_id)
+        search, fleet = self.stored.searches.in_thread, self.fleet
+        find = partial(self.stored.find_execution, caller, execution_id)
+        past = await search(caller.principal, find)
         end, seen = time.monotonic() + wait_seconds, NO_FILE
         while isinstance(past, Record) and fleet is not None and await fleet.owner_of(past.principal, past.session_id):
             if time.monotonic() >= end:
-                running = await anyio.to_thread.run_sync(self.stored.find_running, past, execution_id)
-                past = running or await anyio.to_thread.run_sync(find, caller, execution_id)  # it has just ended
+                running = await search(caller.principal, partial(self.stored.find_running, past, execution_id))
+                past = running or await search(caller.principal, find)  # it has just ended
                 break
             await anyio.sleep(ELSEWHERE_SECONDS)
             if (stamp := await anyio.to_thread.run_sync(self.stored.stamp_of_log, past)) != seen:
-                seen, past = stamp, await anyio.to_thread.run_sync(find, caller, execution_id)
+                seen, past = stamp, await search(caller.principal, find)
         if isinstance(past, Record) and fleet is not None:
             await fleet.bring(past.principal, past.session_id)
-            past = await anyio.to_thread.run_sync(find, caller, execution_id)
+            past = await search(caller.principal, find)
         if isinstance(past, Record):
             self.open_stored(past)  # which ends it
-            past = await anyio.to_thread.run_sync(find, caller, execution_id)
+            past = await search(caller.principal, find)
         if past is None or isinstance(past, Record):
             raise ExecutionNotFound(
                 f"there is no execution {execution_id!r}",

@@ -1,12 +1,25 @@
-"""A home with many stored sessions: each record is read once, and a sweep takes no session's files."""
+"""A home with many stored sessions: each record is read once, a sweep takes no session's files, and searches are few at
+a time."""
 
 import os
+import threading
+from functools import partial
 from pathlib import Path
+from unittest.mock import MagicMock
+
+import anyio
+import anyio.to_thread
+import pytest
 
 from kernelmcp.files.home import Home
+from kernelmcp.mcp_server.descriptions import describe, describe_all
+from kernelmcp.mcp_server.resources import Resources
 from kernelmcp.sessions.caller import LOCAL, Caller
-from kernelmcp.sessions.storage.stored import StoredSessions
+from kernelmcp.sessions.registry import Registry
+from kernelmcp.sessions.storage.record import Record, read_record
+from kernelmcp.sessions.storage.stored import MAX_SEARCHES, StoredSessions
 
+from .fake_kernels import opened, settings_of
 from .stored_sessions import store_sessions
 
 CALLER = Caller(LOCAL, lambda: None)
@@ -69,3 +82,43 @@ def test_a_sweep_takes_no_files_while_a_record_cannot_be_read(tmp_path: Path) ->
         file.mkdir()
     home.sweep_sandboxes()
     assert sorted(file.read_text() for file in home.sandboxes.glob("*/workspace/f")) == names
+
+
+@pytest.mark.anyio
+async def test_searches_take_few_threads_however_many_calls_want_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    [name] = store_sessions(tmp_path, 1)
+    record = read_record(tmp_path / "sessions" / name)
+
+    def found(*_: object) -> Record | None:
+        return record
+
+    def search(*_: object) -> list[object]:
+        may_end.wait(20)
+        return []
+
+    monkeypatch.setattr(StoredSessions, "record", found)
+    for work in ("records", "workspaces", "find_execution"):
+        monkeypatch.setattr(StoredSessions, work, search)
+
+    async def read_notebook(registry: Registry, caller: Caller) -> None:
+        session = MagicMock(principal=caller.principal, transcript=MagicMock(to_json=search))
+        sessions = MagicMock(get=MagicMock(return_value=session), stored=registry.stored)
+        await Resources(sessions, lambda _: caller, MagicMock()).notebook("s", MagicMock())
+
+    async with opened(settings_of(tmp_path)) as (registry, _), anyio.create_task_group() as tasks:
+        threads: list[float] = []
+        for principal, ask in (
+            ("token:a", partial(describe, session_id=name)),
+            ("token:b", describe_all),
+            ("token:c", partial(Registry.execution, execution_id="unknown")),
+            ("token:d", read_notebook),
+        ):
+            for _ in range(20):
+                tasks.start_soon(ask, registry, Caller(principal, lambda: None))
+            await anyio.wait_all_tasks_blocked()
+            threads.append(anyio.to_thread.current_default_thread_limiter().borrowed_tokens)
+        may_end.set()
+        assert threads == [1, 2, MAX_SEARCHES, MAX_SEARCHES]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import anyio
 import anyio.lowlevel
@@ -14,7 +15,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
-from mcp.server.mcpserver.exceptions import ResourceNotFoundError
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp.shared.exceptions import MCPError
 from mcp_types import SubscribeRequestParams, SubscriptionFilter, SubscriptionsListenRequestParams
 from starlette.responses import Response
@@ -37,6 +38,7 @@ from kernelmcp.mcp_server.notifications import MAX_URI_CHARS, Notifications
 from kernelmcp.mcp_server.resources import MAX_WAITING, Resources
 from kernelmcp.mcp_server.tools import package_tools
 from kernelmcp.mcp_server.views.pages import Asked
+from kernelmcp.notebook.transcript import MAX_NOTEBOOK_BYTES
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.life import State
 from kernelmcp.shares import Shares
@@ -96,6 +98,22 @@ async def test_one_principal_s_views_do_not_end_the_wait_of_another_s() -> None:
         assert set(ended) == {"token:a"}
         assert len(ended) > MAX_WAITING
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+async def test_printed_output_is_a_resource_if_one_message_can_have_it(stream: str) -> None:
+    registry = SimpleNamespace(execution=AsyncMock())
+    resources = Resources(cast("Any", registry), cast("Any", lambda _: None), cast("Any", None))
+    for text, is_read in (
+        ("é" * (MAX_NOTEBOOK_BYTES // 2), True),
+        ("\x1b" * (MAX_NOTEBOOK_BYTES // 6), True),
+        ("x" * (MAX_NOTEBOOK_BYTES + 1), False),
+        ("\x01" * (MAX_NOTEBOOK_BYTES // 6 + 1), False),
+    ):
+        registry.execution.return_value = Execution("s", "", "", 1.0, outputs := Outputs())
+        outputs.spool(stream).append(text)
+        with nullcontext() if is_read else pytest.raises(ResourceError, match=f" {len(text):,} bytes.* read_file"):
+            assert await getattr(resources, stream)("e", cast("Any", None)) == text
 
 
 async def test_a_request_that_is_refused_after_its_body_was_read_is_answered_at_once(

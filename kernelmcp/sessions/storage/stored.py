@@ -19,9 +19,12 @@ from kernelmcp.files.epochs import place_of
 from kernelmcp.files.home import RECORD_FILES, Home
 from kernelmcp.sessions.caller import LOCAL, Caller, Origin, check_name, is_name, mint_handle
 from kernelmcp.sessions.storage.record import Record, read_record
+from kernelmcp.shares import Shares
 
 # A file that changed more recently may change again undetected: file systems count time in steps of up to two seconds.
 SETTLED_SECONDS = 3.0
+# Searches at the same time, one for each principal: the event loop competes with their threads for the interpreter.
+MAX_SEARCHES = 2
 
 
 class StoredSessions:
@@ -31,6 +34,8 @@ class StoredSessions:
         self._home = home
         self._known: dict[Path, tuple[tuple[int, ...], Record]] = {}
         """The records as last read, and the identity of their files."""
+        self.searches = Shares(lambda: MAX_SEARCHES, 1)
+        """For callers, in the event loop: of a whole log, or through all files of sessions."""
 
     def directory(self, principal: str, handle: str) -> Path:
         """The directory of a principal's session of this name, whether it exists or not."""
