@@ -54,7 +54,10 @@ class StateGuest:
             data = data[os.write(self._spawned.requests, data) :]
 
     def interrupt(self) -> None:
-        os.write(self._spawned.interrupts, struct.pack("<I", self._cells))
+        self.signal(self._cells)
+
+    def signal(self, number: int) -> None:
+        os.write(self._spawned.interrupts, struct.pack("<I", number))
 
     def frames(self) -> Iterator[dict[str, Any]]:
         """All frames to come. Raises EOFError when the guest has ended."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
+
+from kernelmcp_kernel.runtime.build_identity import node_binary
+from kernelmcp_kernel.runtime.places import HOST
 
 from .driver import Kernel
 from .state_guest import StateGuest, starting
@@ -89,6 +94,40 @@ def test_frames_of_who_waits_are_followed(start: Callable[[], StateGuest], expre
     for each in {0, 1, 2} - set(first):
         answer(guest, numbers[each])
     assert guest.run("await asyncio.gather(*tasks)") == "[[0], [1], [2]]"
+
+
+IN_HIGH_MEMORY = f"""
+import {{ unlink }} from "{HOST}/suspended_frames.mjs";
+const [state, entry, frame] = [0x90000000, 0x1000, 0xa0000000];
+const heap = {{}};
+const at = (place) => place / 4;
+Object.assign(heap, {{ [at(state + 52)]: frame, [at(frame + 4)]: entry, [at(entry + 4)]: 0 }});
+const changed = unlink(heap, {{ threadState: state | 0, stackState: {{ start: 0x800, stop: 0x2000 }} }});
+console.log(JSON.stringify([heap[at(frame + 4)], changed]));
+"""
+
+
+def test_frames_above_two_gigabytes_are_linked_without_the_stack_too() -> None:
+    command = [str(node_binary()), "--input-type=module", "-e", IN_HIGH_MEMORY]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(ran.stdout) == [0, [[(0xA0000000 + 4) // 4, 0x1000]]]
+
+
+def test_an_interrupt_is_not_lost_in_a_look_at_the_environment_that_nobody_waits_for(
+    start: Callable[[], StateGuest],
+) -> None:
+    guest = start()
+    guest.begin("1")
+    guest.finish()
+    cell = {"code": "while True: pass", "silent": False, "store_history": True, "user_expressions": {}}
+    guest.signal(3)
+    guest.send_together(
+        {"op": "environment", "id": "given up", "number": 2, "content": {}},
+        {"op": "execute", "id": "cell", "number": 3, "content": {**cell, "allow_stdin": False, "execution_count": 2}},
+        {"op": "interrupt"},
+    )
+    assert guest.wait_for("reply")["status"] == "ok"
+    assert guest.wait_for("reply")["ename"] == "KeyboardInterrupt"
 
 
 def test_the_stack_of_a_blocked_task_has_all_its_frames(start: Callable[[], StateGuest]) -> None:

@@ -234,6 +234,23 @@ def test_redirections_and_variables_end_before_a_script_with_a_syntax_error(
     assert guest.text() == "[]\nkept\n"
 
 
+def test_redirections_of_a_function_end_with_the_cell_that_calls_it(guest: ShellGuest) -> None:
+    guest.execute("redirect() { exec > /tmp/kept; }")
+    guest.execute("redirect; echo kept")
+    guest.execute("echo shown; cat /tmp/kept; unset -f redirect")
+    assert guest.text() == "shown\nkept\n"
+
+
+def test_variables_of_python_are_taken_also_by_a_cell_that_does_not_run(guest: ShellGuest) -> None:
+    for arguments, value in (("", "first"), ("-o pipefail", None), ("", "second")):
+        python: dict[str, Any] = {
+            "environment": {"CHANGED": value} if value else {},
+            "unset": ["CHANGED"] * (not value),
+        }
+        guest.execute("echo [$CHANGED]", arguments=arguments, python=python)
+    assert guest.text() == "[second]\n"
+
+
 def test_set_quota_and_environment(guest: ShellGuest) -> None:
     guest.tell("set_environment", {"LATE": "yes"})
     guest.execute("echo $LATE")

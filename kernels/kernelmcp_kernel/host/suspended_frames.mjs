@@ -11,22 +11,22 @@ const PREVIOUS = 4; // of _PyInterpreterFrame
 
 /** @typedef {{threadState: number, stackState: {start: number, stop: number}}} Suspended Pyodide's, of code that waits */
 
-/** Link the frames around those on the stack. @param {Int32Array} heap @param {Suspended} suspended
+/** Link the frames around those on the stack. @param {Uint32Array} heap @param {Suspended} suspended
  * @returns {[number, number][]} what was changed: the places in the heap, and what they had */
 export function unlink(heap, { threadState, stackState: { start, stop } }) {
   /** @type {[number, number][]} */
   const changed = [];
-  let place = (threadState + CURRENT_FRAME) >> 2;
+  let place = (threadState + CURRENT_FRAME) >>> 2;
   for (;;) {
     const first = heap[place];
     let frame = first;
-    while (frame >= start && frame < stop) frame = heap[(frame + PREVIOUS) >> 2];
+    while (frame >= start && frame < stop) frame = heap[(frame + PREVIOUS) >>> 2];
     if (frame !== first) {
       changed.push([place, first]);
       heap[place] = frame;
     }
     if (!frame) return changed;
-    place = (frame + PREVIOUS) >> 2;
+    place = (frame + PREVIOUS) >>> 2;
   }
 }
 
@@ -36,7 +36,7 @@ export function unlinkSuspended(env, main) {
   const { saveState, restoreState } = env;
   /** @type {WeakMap<Suspended, [number, number][]>} */
   const changes = new WeakMap();
-  const heap = () => new Int32Array(/** @type {WebAssembly.Memory} */ (main.memory).buffer);
+  const heap = () => new Uint32Array(/** @type {WebAssembly.Memory} */ (main.memory).buffer);
   const save = () => {
     const state = saveState();
     if (state?.stackState) changes.set(state, unlink(heap(), state)); // else the code cannot wait

@@ -98,7 +98,9 @@ def _handle(request: dict[str, Any]) -> Awaitable[None] | None:
     running.request = request["id"]
     request_id.set(request["id"])
     try:
-        if begin():  # completions, display hooks and event handlers are also the user's code
+        # Completions, display hooks and event handlers are also the user's code. Who asks for the environment may have
+        # given up, and the interrupt is the next request's.
+        if request["op"] != "environment" and begin():
             raise KeyboardInterrupt
         content = OPERATIONS[request["op"]](**request["content"])
     except KeyboardInterrupt:

@@ -55,7 +55,8 @@ which() {
 _OURS = {"sleep"}  # the prelude's functions that direct.py knows
 
 # Undoes redirections of a cell's own streams (`exec > file`), which should not affect the next cell.
-_STREAMS_BACK = "exec 1>&61 2>&62; "
+_STREAMS_BACK = "exec 1>&61 2>&62"
+_MAY_REDIRECT = re.compile(r"exec|source|eval|(?<!\S)\.\s")
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SUBSTITUTION = re.compile(r"\$\((?!\()|[<>]\(|`[^`]*`")
@@ -105,7 +106,8 @@ class Shell:
             custom_builtins={name: _as_builtin(command) for name, command in commands.items()},
         )
         self._bash.mount("/", FileSystem.from_capsule(filesystem))
-        self._before = ""
+        self._may_redirect = False
+        """A script may have redirected the shell's own streams, or defined a function that does."""
         self._lock = threading.Lock()
         self._running = False
         self.output_of_programs: str | None = None
@@ -119,8 +121,8 @@ class Shell:
         for name, value in variables.items():
             if value is not None:
                 self._bash.set_env(name, value)
-            elif _NAME.fullmatch(name):
-                self._before += f"unset -v {name}; "
+        if gone := [name for name, value in variables.items() if value is None and _NAME.fullmatch(name)]:
+            self._bash.execute_sync(f"unset -v {' '.join(gone)}")
 
     def interrupt(self) -> None:
         """End the running script at its next command."""
@@ -130,9 +132,8 @@ class Shell:
 
     def run(self, code: str, write: Callable[[str, str], None], *, in_cell: bool = False) -> Outcome:
         """Run a script. `write` gets the name of a stream and its output. `in_cell`: the output is the cell's."""
-        if self._before:
-            self._bash.execute_sync(self._before)  # on its own: of a script with a syntax error, nothing runs
-            self._before = ""
+        if self._may_redirect:
+            self._bash.execute_sync(_STREAMS_BACK)  # on its own: of a script with a syntax error, nothing runs
         output = direct.output_of_programs(code)
         self.output_of_programs = output if output and in_cell and not self._has_redefined() else None
         if output is None:
@@ -154,8 +155,7 @@ class Shell:
             with self._lock:
                 self._running = False
                 self._bash.clear_cancel()
-        if "exec" in code:
-            self._before = _STREAMS_BACK
+        self._may_redirect = self._may_redirect or _MAY_REDIRECT.search(code) is not None
         exit_code, problem = (found.exit_code, "") if found.error is None else _explained(found.error)
         interrupted = self._is_interrupted() and found.error is not None
         if problem and not interrupted:
