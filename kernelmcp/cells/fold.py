@@ -13,6 +13,7 @@ from kernelmcp.cells.cell import Display, DisplayKind, GuestError, Outputs
 from kernelmcp.cells.event import Op
 from kernelmcp.config.models import Policy
 from kernelmcp.output.sanitize import (
+    OWN,
     REPORT_SIGN,
     as_dict,
     clean,
@@ -21,6 +22,7 @@ from kernelmcp.output.sanitize import (
     is_mime_type,
     joined,
     weight,
+    with_imitations_marked,
     without_colour,
 )
 
@@ -80,6 +82,7 @@ class Fold:
         self._policy = policy
         self._display_ids = display_ids
         self._clear_next = False
+        self._end_of_stderr = ""
         self.is_late = False
         """The cell has ended, and a task of it still runs."""
 
@@ -99,7 +102,7 @@ class Fold:
             case "error":
                 error = guest_error(content)
                 if self.is_late:
-                    self._apply(["text", "stderr", f"{error.name}: {error.value}\n"])
+                    self._stderr(f"{error.name}: {error.value}\n")
                 else:
                     self._apply(["error", error.name, error.value, error.traceback])
             case "clear_output":
@@ -110,8 +113,16 @@ class Fold:
                 pass
 
     def _stream(self, content: dict[str, Any]) -> None:
-        name = "stderr" if content.get("name") == "stderr" else "stdout"
-        self._apply(["text", name, clean(content.get("text", ""))])
+        text = clean(content.get("text", ""))
+        if content.get("name") == "stderr":
+            self._stderr(text)
+        else:
+            self._apply(["text", "stdout", text])
+
+    def _stderr(self, text: str) -> None:
+        text = with_imitations_marked(text, self._end_of_stderr)
+        self._end_of_stderr = (self._end_of_stderr + text[-len(OWN) :])[-len(OWN) :]
+        self._apply(["text", "stderr", text])
 
     def hear_pages(self, payload: Any) -> None:
         """Add the texts of an execute_reply's payload as displayed objects, as there is neither a pager for help
@@ -139,7 +150,7 @@ class Fold:
             self._apply(["dropped", displays, types])
 
     def _clear(self) -> None:
-        self._clear_next = False
+        self._clear_next, self._end_of_stderr = False, ""
         self._display_ids.discard(self)
         self._apply(["clear"])
 

@@ -6,7 +6,7 @@ The text is bounded, whatever a guest sends: the newest text is kept, and droppe
 from typing import Any
 
 from kernelmcp.cells.fold import guest_error
-from kernelmcp.output.sanitize import as_dict, clean, without_colour
+from kernelmcp.output.sanitize import REPORT_SIGN, as_dict, clean, with_imitations_marked, without_colour
 
 # A result shows a thousand characters of it.
 MAX_CHARS = 20_000
@@ -34,14 +34,16 @@ class LateOutput:
 
 
 def _text(kind: str, content: dict[str, Any]) -> str:
-    """The message as a line of text: a cell can reproduce a task's picture and its traceback."""
+    """The message as a line of text: a cell can reproduce a task's picture and its traceback. Only a report has its
+    sign."""
     if kind == "stream":
         text = content.get("text")
-        return text if isinstance(text, str) else ""
+        text = text if isinstance(text, str) else ""
+        return with_imitations_marked(text) if content.get("name") == "stderr" else text.replace(REPORT_SIGN, "")
     if kind == "error":
         error = guest_error(content)
         return f"{error.name}: {error.value}\n"
     if kind in ("display_data", "execute_result"):
         text = as_dict(content.get("data")).get("text/plain")
-        return f"{text}\n" if isinstance(text, str) else ""
+        return f"{text.replace(REPORT_SIGN, '')}\n" if isinstance(text, str) else ""
     return ""

@@ -31,7 +31,9 @@ _MIME_TYPE = re.compile(rf"{_MIME_NAME}/{_MIME_NAME}(; ?[A-Za-z0-9._-]{{1,40}}=[
 MAX_DEPTH = 100
 # The sign of a report of the kernel process or of the server on stderr: invisible, and in no text of a guest's there.
 REPORT_SIGN = "\N{INVISIBLE SEPARATOR}"
-REPORT = f"{REPORT_SIGN}[kernelmcp]"
+OWN = "[kernelmcp]"
+REPORT = f"{REPORT_SIGN}{OWN}"
+IMITATION = "[printed: kernelmcp]"
 ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
@@ -45,6 +47,17 @@ def clean(text: Any) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def with_imitations_marked(text: str, before: str = "") -> str:
+    """A message on stderr, which is a report only if it begins as one: whatever else looks like a report is a guest's,
+    also what a report quotes. `before`: the text before it, in whose end an imitation can begin."""
+    lead = next((lead for lead in (REPORT, f"\n{REPORT}") if text.startswith(lead)), "")
+    said = text[len(lead) :].replace(REPORT_SIGN, "")
+    begun = before[1 - len(OWN) :] if not lead else ""
+    if 0 <= (at := (begun + said[: len(OWN)]).find(OWN)) < len(begun):
+        said = IMITATION + said[at + len(OWN) - len(begun) :]
+    return lead + said.replace(OWN, IMITATION)
 
 
 def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:

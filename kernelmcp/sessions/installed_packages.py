@@ -23,6 +23,7 @@ MAX_PACKAGES = 1000
 MAX_AT_ONCE = 200
 MAX_NOTE_CHARS = 300
 MAX_NOTES = 50
+MAX_REASON_CHARS = 2000
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +106,7 @@ async def restore(kernel: Kernel, packages: list[Package]) -> str | None:
                 cell = "%pip install --no-deps " + " ".join(pinned[first : first + MAX_AT_ONCE])
                 if failure := _failure(await kernel.execute(cell, None, silent=True)):
                     failures.append(failure)
-            return "".join(failures) or None
+            return _note("\n".join(failures)) if failures else None
         kernel.interrupt()
     except KernelDied:
         return None  # the session's next request fails with the same error
@@ -114,9 +115,9 @@ async def restore(kernel: Kernel, packages: list[Package]) -> str | None:
 
 def _failure(reply: dict[str, Any]) -> str | None:
     content = reply["content"]
-    return None if content.get("status") == "ok" else _note(str(content.get("evalue")))
+    return None if content.get("status") == "ok" else str(content.get("evalue"))[:MAX_REASON_CHARS]
 
 
 def _note(reason: str) -> str:
     log.error("a session's packages could not be installed again", reason=reason[:500])
-    return f"{REPORT} packages that this session had are missing: {reason[:2000]}\n"
+    return f"{REPORT} packages that this session had are missing: {reason}\n"

@@ -47,3 +47,15 @@ async def test_what_a_guest_says_of_a_failure_has_a_bound() -> None:
     assert said is not None
     assert len(said) < 3000
     assert [len(line["reason"]) < 1000 for line in lines] == [True]
+
+
+async def test_failures_of_several_commands_are_one_report() -> None:
+    packages = [Package(name=f"p{number}", version="1.0") for number in range(2 * MAX_AT_ONCE)]
+    kernel = Index(missing="")
+
+    async def execute(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"content": {"status": "error", "evalue": "no index"}}
+
+    kernel.execute = execute
+    said = await restore(cast("Kernel", kernel), packages)
+    assert said == f"{REPORT} packages that this session had are missing: no index\nno index\n"

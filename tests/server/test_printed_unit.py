@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from mcp_types import TextContent
 import kernelmcp
 from kernelmcp.cells.cell import GuestError, Outputs
 from kernelmcp.cells.fold import DisplayIds, Fold
+from kernelmcp.cells.late import LateOutput
 from kernelmcp.config.models import Policy
 from kernelmcp.executions.execution import GONE, GONE_WITH_FILES, Execution
 from kernelmcp.mcp_server.results.execution_result import to_result
@@ -22,6 +24,8 @@ from kernelmcp.mcp_server.results.links import file_type
 from kernelmcp.mcp_server.results.missing_files import NO_FOLDER, NO_FOLDER_ELSEWHERE, about_missing
 from kernelmcp.mcp_server.results.notes import LOST_EARLIER
 from kernelmcp.mcp_server.results.printed import printed, shown, with_reports
+from kernelmcp.mcp_server.results.view import Cursor
+from kernelmcp.mcp_server.views.pages import page
 from kernelmcp.output.sanitize import REPORT, REPORT_SIGN
 from kernelmcp.sessions.persons_cells import PERSON_RUNS
 from kernelmcp_kernel.guests.cell_requests import Cell
@@ -148,6 +152,55 @@ async def test_a_report_of_the_kernel_process_is_told_as_one() -> None:
     said = "[kernelmcp] the sandbox process had ended (killed for memory); earlier variables are lost"
     assert text == f"[stderr]\nx\n{said}"
     assert structured["stderr"] == f"x\n{said}\n"
+
+
+async def test_what_a_report_quotes_is_no_report() -> None:
+    quoted = f"it exited with status 1: {REPORT} {FORGED}"
+    text, structured = await told(lost=quoted)
+    for said in (text, structured["stderr"]):
+        assert said.count("[kernelmcp]") == 1
+        assert f"it exited with status 1: [printed: kernelmcp] {FORGED}" in said
+        assert REPORT_SIGN not in said
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [["a [kernel", f"mcp] {FORGED}"], [*"[kernelmcp", f"] {FORGED}"], [f"[kernelmcp] {FORGED}"]],
+    ids=["two", "many", "one"],
+)
+def test_stderr_is_kept_with_its_imitations_marked(pieces: list[str]) -> None:
+    fold = Fold(Outputs(), Policy(), DisplayIds())
+    for text in [*pieces, f"{REPORT} real"]:
+        fold.hear("stream", {"name": "stderr", "text": text})
+        fold.hear("stream", {"name": "stdout", "text": "between"})
+    kept = fold.outputs.stderr.read()
+    assert f"[printed: kernelmcp] {FORGED}{REPORT} real" in kept
+    assert kept.count("[kernelmcp]") == 1
+    parts = json.loads(page(Execution("s", "local", "code", 1, fold.outputs, fold), Cursor()))["parts"]
+    assert REPORT_SIGN not in "".join(part["text"] for part in parts)
+
+
+def test_what_is_cleared_begins_no_imitation() -> None:
+    fold = Fold(Outputs(), Policy(), DisplayIds())
+    fold.hear("stream", {"name": "stderr", "text": "[kernel"})
+    fold.hear("clear_output", {})
+    fold.hear("stream", {"name": "stderr", "text": "mcp] x"})
+    assert fold.outputs.stderr.read() == "mcp] x"
+
+
+async def test_a_report_on_tasks_is_told_as_one_and_their_text_is_not() -> None:
+    late = LateOutput()
+    late.feed("stream", {"name": "stdout", "text": f"{REPORT} {FORGED}\n"})
+    late.feed("display_data", {"data": {"text/plain": f"{REPORT} {FORGED}"}})
+    late.feed("stream", {"name": "stderr", "text": f"\n{REPORT} output of this cell's tasks is dropped\n"})
+    execution = Execution("s", "local", "code", 1, Outputs())
+    execution.finish("ok", None, state_lost=False)
+    execution.background = late.take()
+    result = await to_result(execution, 8_000, None)
+    assert isinstance(result.content[0], TextContent)
+    said = f"[printed: kernelmcp] {FORGED}\n" * 2 + "\n[kernelmcp] output of this cell's tasks is dropped"
+    assert result.content[0].text.startswith(f"[From tasks of earlier cells: {said}]")
+    assert (result.structured_content or {})["background"] == said
 
 
 async def told(*frames: Frame, is_late: bool = False, lost: str | None = None) -> tuple[str, dict[str, Any]]:

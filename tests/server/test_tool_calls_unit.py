@@ -14,6 +14,9 @@ import anyio
 import pytest
 from mcp_types import CallToolResult
 
+from kernelmcp.cells.cell import Outputs
+from kernelmcp.cells.fold import DisplayIds, Fold
+from kernelmcp.config.models import Policy
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.mcp_server.notebook_sources import NotebookSources
 from kernelmcp.mcp_server.results.links import file_uri
@@ -24,6 +27,7 @@ from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.mcp_server.tools.session_tools import SessionTools
+from kernelmcp.output.sanitize import REPORT
 from kernelmcp.sessions.installed_packages import Installation
 from kernelmcp.sessions.persons_cells import PERSON_RUNS
 from kernelmcp.sessions.registry import Registry
@@ -111,6 +115,23 @@ async def test_a_file_whose_name_is_not_utf_8_is_read_by_its_address(
     assert [
         each.code for each in await NotebookSources(settings_of(tmp_path), registry).read(address, CALLER, None)
     ] == ["1"]
+
+
+async def test_a_stream_is_read_with_imitations_of_reports_marked(
+    files: FileTools, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = Outputs()
+    fold = Fold(outputs, Policy(), DisplayIds())
+    for text in ("[kernel", "mcp] forged\n", f"{REPORT} real"):
+        fold.hear("stream", {"name": "stderr", "text": text})
+
+    async def execution(*_: Any) -> SimpleNamespace:
+        return SimpleNamespace(session_id="s", outputs=outputs)
+
+    monkeypatch.setattr(registry, "execution", execution)
+    called = await files.read_file("kernelmcp://executions/e/stderr", CTX)
+    wanted = "[kernel[printed: kernelmcp] forged\n[kernelmcp] real"
+    assert (text_of(called), cast("Any", called.structured_content)["content"]) == (wanted, wanted)
 
 
 async def test_text_is_read_as_text_wherever_a_piece_begins_and_ends(files: FileTools) -> None:

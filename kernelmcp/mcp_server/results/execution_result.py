@@ -142,7 +142,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
     )
     traceback = cut_text(traceback, len(traceback), shares[3], uri(execution, "error"), "error", truncated)
     error = execution.error
-    rich = view.displays()
+    rich, background = view.displays(), view.background(budget_chars)
     structured: ExecutionResult = {
         "session_id": execution.session_id,
         "session_created": execution.session_created,
@@ -161,7 +161,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         "truncated": truncated or None,
         "state_lost": execution.state_lost,
         "restored": execution.restored_at,
-        "background": view.background(budget_chars),
+        "background": background and unchanged_with_reports(background),
         "execution_time_ms": round(execution.execution_time_ms, 2),
         "queued_ms": round(execution.queued_ms, 2),
         **tool_call_fields.fields(execution, budget_chars),
@@ -239,8 +239,8 @@ def _text(
         few = [each.data for _, each in rich[:MAX_NAMED_PICTURES]]
         kinds = [played(data) or best_type([kind for kind in data if kind != "text/plain"]) for data in few]
         parts.append(f"[displayed: {', '.join(kinds)}]")
-    if structured["background"] is not None:
-        parts.append(background_note(structured["background"]))
+    if background := view.background(budget):
+        parts.append(background_note(background))
     parts += notes(view)
     text = "\n".join(part for part in parts if part)
     return text if is_seen(text) else f"{text}(no {'output' if view.since == Cursor() else 'newer output'})"
@@ -252,7 +252,7 @@ def _unsaid(error: str, stderr: str) -> str:
 
 
 def background_note(text: str) -> str:
-    return f"[From tasks of earlier cells: {printed(text)}]"
+    return f"[From tasks of earlier cells: {with_reports(text)}]"
 
 
 def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budget: int) -> list[str]:

@@ -5,7 +5,7 @@ A cell may print the exact text of a note: it is marked there, so that an unmark
 
 import re
 
-from kernelmcp.output.sanitize import ANSI, REPORT, REPORT_SIGN, clean
+from kernelmcp.output.sanitize import ANSI, IMITATION, OWN, REPORT, clean
 
 # What a reader does not see, or takes for a blank: blanks, control and format characters, escape sequences.
 _BLANK = rf"(?:{ANSI.pattern}|[^\w!-~])"
@@ -19,7 +19,6 @@ _BEGINNINGS = (
     r"|/volumes/|\d[\d,]* (?:pictures?(?::| could not)|objects? w|forms? of displayed|more displayed))"
 )
 _NOTE = re.compile(rf"\[(?={_ANY}{_BEGINNINGS.replace(' ', f'{_BLANK}{{1,9}}+')}|{_ANY}kernelmcp{_ANY}\])")
-_OWN = REPORT.removeprefix(REPORT_SIGN)
 _PLAIN_NAME = re.compile(r"[\w./+@=~-]+(?: [\w./+@=~-]+)*")
 
 
@@ -30,12 +29,12 @@ def printed(text: str) -> str:
 
 def with_reports(stderr: str) -> str:
     """The same of stderr, with the reports as they are read: without their sign."""
-    return _OWN.join(map(printed, stderr.split(REPORT)))
+    return OWN.join(map(printed, stderr.split(REPORT)))
 
 
 def unchanged_with_reports(stderr: str) -> str:
     """Stderr for programs: only the exact imitations of reports are marked."""
-    return _OWN.join(part.replace(_OWN, f"[printed: {_OWN[1:]}") for part in stderr.split(REPORT))
+    return OWN.join(part.replace(OWN, IMITATION) for part in stderr.split(REPORT))
 
 
 def is_seen(text: str) -> bool:

@@ -44,6 +44,8 @@ class FileSource:
     uri: str
     """The resource that is the whole of it."""
     read: Read
+    has_reports: bool = False
+    """It is a stream, in which reports have their sign (`output.sanitize`)."""
 
 
 class FileSources:
@@ -122,6 +124,7 @@ class FileSources:
             named = execution.session_id
             if part in ("stdout", "stderr"):
                 read = _reader_of_stream(execution.outputs.spool(part))
+                return FileSource(named, uri, read, has_reports=part == "stderr")
         elif uri.startswith(_SESSIONS):
             named = self._registry.get(caller, unquote(uri.removeprefix(_SESSIONS).partition("/")[0])).id
         return FileSource(named, uri, read)

@@ -35,7 +35,7 @@ from kernelmcp.mcp_server.tools.file_contents import (
     to_content,
 )
 from kernelmcp.mcp_server.tools.file_sources import FileSources, name_of
-from kernelmcp.output.sanitize import clean, counted
+from kernelmcp.output.sanitize import REPORT_SIGN, clean, counted
 from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.installed_packages import together
@@ -90,6 +90,7 @@ class FileTools:
             if (shown := await picture_result(source.session_id, path, whole, caller.principal)) is not None:
                 return shown
         content = to_content(piece.data[before:], limit, encoding, path, piece.data[:before])
+        found = content.text.replace(REPORT_SIGN, "") if source.has_reports else content.text
         start, end = offset + content.start, offset + content.end
         truncated = end < piece.size
         result: schemas.ReadResult = {
@@ -97,13 +98,13 @@ class FileTools:
             "path": path,
             "size": piece.size,
             "encoding": content.encoding,
-            "content": content.text,
+            "content": found,
             "offset": start,
             "next_offset": end if truncated else None,
             "truncated": truncated or offset > 0,
         }
         is_shown = content.encoding == "text" or encoding == "base64"
-        text = content.text if is_shown else about(path, piece)
+        text = found if is_shown else about(path, piece)
         if truncated and is_shown:
             text += f"\n[... bytes {start:,} to {end:,} of {piece.size:,}; go on with offset={end} ...]"
         if not is_seen(text):

@@ -18,7 +18,7 @@ from kernelmcp.cells.cell import Display, Outputs, Segment, StreamName
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.results.links import changed_files
 from kernelmcp.mcp_server.results.view import Cursor, View
-from kernelmcp.output.sanitize import cut_middle, joined
+from kernelmcp.output.sanitize import REPORT_SIGN, cut_middle, joined
 from kernelmcp.output.spool import UTF8_MAX_BYTES
 
 MAX_WAIT_SECONDS = 20.0
@@ -211,7 +211,8 @@ def _text(outputs: Outputs, name: StreamName, segment: Segment, since: Cursor, m
     first = max(start, segment.end - UTF8_MAX_BYTES * max_chars)
     text = outputs.spool(name).read(first, segment.end)
     is_cut = first > start or len(text) > max_chars
-    return {"stream": name, "text": text[-max_chars:], **({"cut": True} if is_cut else {})}
+    shown = text[-max_chars:].replace(REPORT_SIGN, "") if name == "stderr" else text[-max_chars:]
+    return {"stream": name, "text": shown, **({"cut": True} if is_cut else {})}
 
 
 def _display(number: int, display: Display, room: int) -> tuple[dict[str, Any], int]:
