@@ -93,6 +93,8 @@ class ExecutionQueue:
         """Set when the current execution is cancelled before it has begun."""
         self._is_measuring = False
         """The current execution has begun, and its kernel has got nothing for it yet."""
+        self._is_ending = False
+        """The server, or the session, ends."""
         self._scope = anyio.CancelScope()
         self._ended = asyncio.Event()
 
@@ -281,7 +283,7 @@ class ExecutionQueue:
             return kernel
 
     async def _run_with(self, kernel: Kernel, execution: Execution, limit: asyncio.TimerHandle) -> None:
-        reply = None
+        reply, is_sent = None, False
         try:
             limits = await self._limits(execution)
             if execution.interruption is None:
@@ -289,6 +291,7 @@ class ExecutionQueue:
             if execution.interruption is not None:
                 execution.finish_interrupted()
                 return
+            is_sent = True
             reply = await self._send(kernel, execution, limits)
             limit.cancel()
             self.binding.note_image(reply)
@@ -307,10 +310,13 @@ class ExecutionQueue:
             if reply is not None:
                 execution.finish_with_reply(reply)
             else:
-                self.binding.variables.end_cell()
+                self._is_ending = True
                 self.interrupt(execution)
                 execution.finish_with_server()
             raise
+        finally:
+            if self._is_ending and is_sent and execution.status not in ("ok", "error"):
+                self.binding.variables.end_cell()
 
     def _note_end(self, kernel: Kernel) -> None:
         if self.binding.kernel is kernel:
@@ -423,8 +429,7 @@ class ExecutionQueue:
 
     def end(self) -> None:
         """Interrupt the running execution, and cancel the waiting ones, because the server ends."""
-        if self.current is not None and self.current.started is not None:
-            self.binding.variables.end_cell()
+        self._is_ending = True
         self.interrupt_all()
 
     def cancel(self, executions: list[Execution], *, files_deleted: bool = False) -> None:

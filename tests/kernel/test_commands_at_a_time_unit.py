@@ -9,6 +9,7 @@ import pytest
 
 from kernelmcp_kernel.guests.by_language import Guests
 from kernelmcp_kernel.guests.cell_requests import Cell, Request
+from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.jupyter.guest_programs import MAX_SHELLS, Programs
 
@@ -116,3 +117,15 @@ async def test_who_waits_for_a_shell_ends_with_the_cell() -> None:
     await shells.end(0)
     with pytest.raises(HostCallError, match="ended"):
         await waiting
+
+
+@pytest.mark.parametrize(("had_variables", "lost"), [(True, ". Its variables are lost"), (False, "")])
+async def test_a_shell_that_ends_without_variables_has_lost_none(had_variables: bool, lost: str) -> None:
+    shells = Shells()
+    command = await shells.start()
+    died = GuestDied("it is gone")
+    died.had_variables = had_variables
+    shells.running[0].ended.set_exception(died)
+    with pytest.raises(HostCallError) as error:
+        await command
+    assert str(error.value) == f"the sandbox process of the shell ended: it is gone{lost}"

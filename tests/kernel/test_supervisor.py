@@ -200,3 +200,24 @@ def test_a_guest_that_has_ended_is_told_nothing_beside_its_cell(monkeypatch: pyt
             await cell
 
     with_supervisor(monkeypatch, use)
+
+
+@pytest.mark.parametrize(("content", "is_lost"), [({"code": "", "capture": False}, False), ({"code": ""}, True)])
+def test_the_end_of_a_guest_that_had_no_variables_is_no_loss(
+    monkeypatch: pytest.MonkeyPatch, content: dict[str, Any], is_lost: bool
+) -> None:
+    async def use(supervisor: GuestSupervisor, started: list[StandIn]) -> None:
+        guest = supervisor.guest
+        started[0].say("ready")
+        request = asyncio.ensure_future(supervisor.request("execute", content, new_request_id()))
+        while not guest.busy:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        guest.kill("of a reason")
+        with pytest.raises(GuestDied) as error:
+            await request
+        while len(started) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert error.value.had_variables is is_lost
+        assert (supervisor.take_loss() is not None) is is_lost
+
+    with_supervisor(monkeypatch, use, WithImages())

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from mcp_types import TextContent
 
 from kernelmcp.config.settings import Values
 from kernelmcp.errors import KernelStartFailed, SessionNotFound, StorageFailed
@@ -26,6 +27,7 @@ from kernelmcp.kernel.connection import Connection
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.kernel.process import PAST_REQUEST
 from kernelmcp.mcp_server.assemble import open_server, release_sessions
+from kernelmcp.mcp_server.results.execution_result import to_result
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.sessions import default_session
 from kernelmcp.sessions.hibernation import automatic
@@ -136,6 +138,41 @@ async def test_the_end_of_the_server_interrupts_the_cell_that_runs_and_promises_
     record = read_record(session.place)
     assert record is not None
     assert record.untold == [CUT_CELL]
+    if not is_drained:
+        [block] = (await to_result(running, 8_000, None)).content
+        assert isinstance(block, TextContent)
+        assert running.error.value in block.text
+        assert "All variables" not in block.text
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_cell_that_is_complete_or_never_began_is_not_told_as_cut_by_the_end_of_the_server(
+    one: Opened, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    registry, _, session = one
+    measured, gate = session.files.quota, asyncio.Event()
+
+    async def quota() -> Quota:
+        await gate.wait()
+        return await measured()
+
+    await session.submit("1").done.wait()
+    if not has_begun:
+        monkeypatch.setattr(session.files, "quota", quota)
+    running = session.submit(LONG)
+    await settled()
+    kernel = cast("FakeKernel", session.kernel)
+    monkeypatch.setattr(
+        kernel, "interrupt", lambda *_: cast("Any", kernel.waits).set_result({"content": {"status": "ok"}})
+    )
+    session.queue.end()
+    gate.set()
+    await running.done.wait()
+    assert (running.status, LONG in kernel.cells) == (("ok", True) if has_begun else ("interrupted", False))
+    await registry.close()
+    record = read_record(session.place)
+    assert record is not None
+    assert CUT_CELL not in record.untold
 
 
 async def test_a_reset_cancels_the_cells_that_came_before_it_and_no_others(one: Opened) -> None:

@@ -1,7 +1,7 @@
 """The notes below a result's text: what still runs, was truncated, lost or written, and the next step."""
 
 from kernelmcp.executions.beginning import CUT_CELL
-from kernelmcp.executions.execution import GONE, Execution
+from kernelmcp.executions.execution import GONE, STOPPED, Execution
 from kernelmcp.files.volume_files import is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED
 from kernelmcp.mcp_server.results import tool_call_fields
@@ -47,6 +47,8 @@ def notes(view: View) -> list[str]:
     elif execution.interruption and execution.status == "ok":
         why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
         found.append(f"[The {why} as the cell ended, or the cell caught the interrupt: it is complete.]")
+    elif execution.error is not None and execution.error.name == STOPPED:
+        pass  # its error says what is known
     elif execution.interruption and not execution.state_lost and execution.started is not None:
         found.append(f"[The cell {_why_interrupted(execution)}. All variables are kept.]")
     asked, got = execution.asked_timeout_seconds, execution.timeout_seconds

@@ -18,6 +18,9 @@ _STACK = re.compile(r"-----|\s*\d+: 0x")
 class GuestDied(Exception):
     """The guest process has ended; its variables are lost. The text gives the reason, as far as it is known."""
 
+    had_variables = True
+    """False if it had none that could be lost."""
+
 
 def explain(exit_code: int | None, last_words: str, group: Group | None) -> str:
     """The reason, as text to follow "The sandbox process ended: ". `exit_code`: negative for a signal, None if it still

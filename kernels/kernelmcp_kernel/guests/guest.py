@@ -328,9 +328,11 @@ class Guest:
         self.state_pipes.close()
         if not self._ready.done():
             self._ready.set_result(None)
+        died = GuestDied(reason)
+        died.had_variables = self.has_variables
         for waiting in (self._reply, self._state):
             if waiting is not None and not waiting.done():
-                waiting.set_exception(GuestDied(reason))
+                waiting.set_exception(died)
         for request_id in self._beside:
             self._on_frame(self, Frame("comm_done", request_id, {}, 0))
         self._beside.clear()

@@ -118,7 +118,8 @@ class GuestSupervisor:
         if self._closed or not guest.used:
             return  # nothing is lost, and a guest that ends at once would be restarted again and again
         self._log.warning("the guest process has ended: %s", guest.death)
-        self._loss = Loss(str(guest.death), self._reported)
+        if guest.has_variables:
+            self._loss = Loss(str(guest.death), self._reported)
         self._reported = False
         if self.guest is guest:  # otherwise a request came first, and has started the next one
             self.guest = self._start()

@@ -189,7 +189,8 @@ class Programs:
         try:
             reply = task.result()
         except GuestDied as error:
-            raise HostCallError(f"the sandbox process of the shell ended: {error}. Its variables are lost") from None
+            lost = ". Its variables are lost" if error.had_variables else ""
+            raise HostCallError(f"the sandbox process of the shell ended: {error}{lost}") from None
         except asyncio.CancelledError:
             raise HostCallError(KEYBOARD_INTERRUPT) from None
         return {"done": {**checked_done(reply, command.capture), "timed_out": command.timed_out}}

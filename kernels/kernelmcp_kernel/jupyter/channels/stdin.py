@@ -8,12 +8,12 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from kernelmcp_kernel.guests.host_calls import HostCallError
-
 # Poll interval of the socket while a person types, seconds.
 _POLL_SECONDS = 0.02
 # Time for a frontend to connect its stdin, seconds.
 _CONNECT_SECONDS = 10.0
+# Ctrl-D, in the form that frontends send.
+_NO_ANSWER = "\x04"
 
 
 async def read_line(
@@ -23,10 +23,12 @@ async def read_line(
     parent: dict[str, Any],
     ident: Any,
 ) -> str:
-    """Ask the frontend for a line, without a timeout; the task is cancelled when the cell ends."""
+    """Ask the frontend for a line, without a timeout; the task is cancelled when the cell ends. One that is not there
+    to be asked answers as Ctrl-D does."""
     while socket.poll(0):  # late answers to earlier questions
         socket.recv_multipart()
-    await _send(session, socket, request, parent, ident)
+    if not await _send(session, socket, request, parent, ident):
+        return _NO_ANSWER
     while True:
         if socket.poll(0):
             try:
@@ -40,8 +42,9 @@ async def read_line(
 
 async def _send(
     session: Session, socket: zmq.Socket[bytes], request: dict[str, Any], parent: dict[str, Any], ident: Any
-) -> None:
-    """Send the question. A frontend that connects its socket only now would miss a message sent earlier."""
+) -> bool:
+    """Send the question. A frontend that connects its socket only now would miss a message sent earlier. False if it
+    connects none."""
     socket.router_mandatory = 1
     end = asyncio.get_running_loop().time() + _CONNECT_SECONDS
     while True:
@@ -51,7 +54,7 @@ async def _send(
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             if asyncio.get_running_loop().time() > end:
-                raise HostCallError("this frontend does not answer input requests") from None
+                return False
             await asyncio.sleep(_POLL_SECONDS)
         else:
-            return
+            return True
