@@ -31,6 +31,10 @@ _PACE_SECONDS = 0.1
 # answers to its host calls.
 _MAX_UNREAD_BYTES = MAX_FRAME_BYTES + 8 * 2**20
 
+# Large answers wait until no more than this waits for the guest, or for so long.
+_LITTLE_BYTES = 2**20
+_DRAIN_SECONDS = 30.0
+
 # The last bytes of a guest's stderr (Node's own messages), kept to explain its death.
 _LAST_WORDS_BYTES = 2000
 
@@ -72,6 +76,7 @@ class Channel:
         self._outbox = bytearray()
         self._aside_bytes = 0  # of the outbox, at most: what the guest has not asked for
         self._errors = bytearray()
+        self._has_drained = asyncio.Event()
         self._closed = False
         self._is_paused = False
         for fd in self._descriptors:
@@ -104,6 +109,14 @@ class Channel:
         self._aside_bytes += len(data)
         self.send(data)
 
+    async def drained(self) -> None:
+        """Wait until the guest has read nearly all that was sent to it, or has had the time for it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while len(self._outbox) - self._aside_bytes > _LITTLE_BYTES:
+                    self._has_drained.clear()
+                    await self._has_drained.wait()
+
     def signal(self, number: int) -> None:
         """Write to the interrupt pipe, which the guest reads even when its event loop is busy."""
         with suppress(OSError):  # full: enough interrupts wait there; broken: the guest is ending
@@ -119,6 +132,8 @@ class Channel:
 
     def close(self) -> None:
         self._closed = True
+        self._outbox.clear()
+        self._has_drained.set()
         self._decoder.close()
         self._loop.remove_reader(self._spawned.frames)
         self._loop.remove_reader(self._spawned.errors)
@@ -135,6 +150,8 @@ class Channel:
             return  # the guest is ending; its frames pipe will say so
         del self._outbox[:written]
         self._aside_bytes = min(self._aside_bytes, len(self._outbox))
+        if len(self._outbox) - self._aside_bytes <= _LITTLE_BYTES:
+            self._has_drained.set()
         if self._outbox:
             self._loop.add_writer(self._spawned.requests, self._flush_outbox)
         else:

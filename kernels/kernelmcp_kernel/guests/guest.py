@@ -167,6 +167,10 @@ class Guest:
             self._channel.send_aside(encode_frame({"op": op, "id": request_id, "content": content}))
             self._beside.add(request_id)
 
+    async def drained(self) -> None:
+        """Wait, before a large answer, until the guest has read nearly all of the earlier ones."""
+        await self._channel.drained()
+
     def answer(self, number: int, value: Any = None, error: str | None = None) -> None:
         """Answer a host call of the guest."""
         if self.death is None:

@@ -40,4 +40,5 @@ class Network:
         if calls is None:
             module = await asyncio.to_thread(import_module, "kernelmcp_kernel.network.fetch_calls")  # takes 150 ms
             calls = self._calls = self._calls or cast("Calls", module.Calls(self._settings))
-        return await calls.fetch(arguments)
+        guest = request.supervisor.guest if request.supervisor is not None else None
+        return await calls.fetch(arguments, guest.drained if guest is not None else None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kernelmcp_kernel.guests.host_calls import HostCallError
@@ -31,8 +32,11 @@ class Calls:
         self._transport = Transport(self._allowed, settings.max_response_mb * 2**20)
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
 
-    async def fetch(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def fetch(
+        self, arguments: dict[str, Any], drained: Callable[[], Awaitable[None]] | None = None
+    ) -> dict[str, Any]:
         """Arguments: method, url, headers (pairs), body (base64 or null), follow, timeout (seconds or null).
+        `drained` waits until the guest has read earlier responses: few are held at a time.
 
         Returns status, reason, headers (pairs), body (base64), url and redirected. Raises HostCallError.
         """
@@ -42,13 +46,16 @@ class Calls:
         async with self._slots:
             try:
                 async with asyncio.timeout(limit):
-                    return await self._follow(request)
+                    found = await self._follow(request)
             except TimeoutError:
                 raise HostCallError(
                     f"the request to {request.url.authority} took longer than {limit:,.15g} s"
                 ) from None
             except HostCallError as error:
                 raise HostCallError(self._credentials.redact_text(str(error))) from None
+            if drained is not None:
+                await drained()
+            return found
 
     async def _follow(self, request: Request) -> dict[str, Any]:
         for hop in range(_MAX_REDIRECTS + 1):
