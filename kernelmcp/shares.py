@@ -1,6 +1,6 @@
 """Divides what a server has a limited number of among its principals. Only counts, and waits. Used in an event loop."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -19,7 +19,8 @@ class Shares:
         self._total = total
         self._least = least
         self._held: Counter[str] = Counter()
-        self._turn_ended = anyio.Event()
+        self._waiting: dict[str, deque[anyio.Event]] = {}
+        """For a turn. The next key is first."""
         self.taken = 0
 
     @property
@@ -47,17 +48,33 @@ class Shares:
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncIterator[None]:
-        """Wait for a place, and keep it."""
-        while not self.take(key):
-            await self._turn_ended.wait()
+        """Wait for a place, and keep it. Places that become free go round among those who wait: one for each."""
+        mine = anyio.Event()
+        self._waiting.setdefault(key, deque()).append(mine)
+        self._hand_out()
         try:
+            if not mine.is_set():
+                await mine.wait()
             yield
         finally:
-            self.give_back(key)
-            self._turn_ended.set()
-            self._turn_ended = anyio.Event()
+            if mine.is_set():
+                self.give_back(key)
+                if key in self._waiting:
+                    self._waiting[key] = self._waiting.pop(key)  # behind the others
+                self._hand_out()
+            else:
+                self._waiting[key].remove(mine)
+                if not self._waiting[key]:
+                    del self._waiting[key]
 
     async def in_thread(self, key: str, work: Callable[[], T]) -> T:
         """Wait for a place, and keep it while a worker thread does this."""
         async with self.turn(key):
             return await anyio.to_thread.run_sync(work)
+
+    def _hand_out(self) -> None:
+        while (key := next((key for key in self._waiting if self.take(key)), None)) is not None:
+            queue = self._waiting.pop(key)
+            queue.popleft().set()
+            if queue:
+                self._waiting[key] = queue

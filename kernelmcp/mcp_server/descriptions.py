@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
@@ -22,12 +21,12 @@ MAX_PAGE = 500
 
 async def describe(registry: Registry, caller: Caller, session_id: str) -> schemas.SessionInfo:
     """One of the caller's sessions, including those of an earlier server. Raises `SessionNotFound`."""
-    stored = await anyio.to_thread.run_sync(registry.stored.record, caller, session_id)
-    if stored is not None and registry.find_open(caller.principal, session_id) is None:
-        return await registry.stored.searches.in_thread(caller.principal, partial(_describe_stored, registry, stored))
-    # If there is none, `get` raises an error about the name, or the session.
-    moment = _Moment.of(registry.get(caller, session_id))
-    return await registry.stored.searches.in_thread(caller.principal, partial(_describe, moment))
+    async with registry.stored.searches.turn(caller.principal):
+        stored = await anyio.to_thread.run_sync(registry.stored.record, caller, session_id)
+        if stored is not None and registry.find_open(caller.principal, session_id) is None:
+            return await anyio.to_thread.run_sync(_describe_stored, registry, stored)
+        # If there is none, `get` raises an error about the name, or the session.
+        return await anyio.to_thread.run_sync(_describe, _Moment.of(registry.get(caller, session_id)))
 
 
 async def describe_all(
@@ -36,9 +35,9 @@ async def describe_all(
     """A page of the caller's sessions, including those of earlier servers, most recently used first. Raises
     `InvalidArgument` for what is no cursor of a page."""
     before = _parsed(cursor) if cursor else None
-    opened = [_Moment.of(session) for session in registry.all(caller)]
-    work = partial(_describe_page, opened, registry, caller, limit, before)
-    return await registry.stored.searches.in_thread(caller.principal, work)
+    async with registry.stored.searches.turn(caller.principal):
+        opened = [_Moment.of(session) for session in registry.all(caller)]
+        return await anyio.to_thread.run_sync(_describe_page, opened, registry, caller, limit, before)
 
 
 @dataclass(frozen=True)

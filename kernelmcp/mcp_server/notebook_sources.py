@@ -20,6 +20,8 @@ HOW = (
     "Give a path in the workspace of this session, or /volumes/NAME/PATH, or a URI: "
     "kernelmcp://sessions/ID/notebook for another session's cells, kernelmcp://sessions/ID/files/PATH for its files."
 )
+# Not the caller's: others wait for this reading, and it would wait for all that the caller searches for.
+_KEY = "notebook sources"
 
 
 class NotebookSources:
@@ -52,7 +54,7 @@ class NotebookSources:
         if what == "notebook":
             session = self._registry.get(caller, session_id)
             try:
-                return (await anyio.to_thread.run_sync(session.transcript.to_json)).encode()
+                return (await self._registry.stored.searches.in_thread(_KEY, session.transcript.to_json)).encode()
             except OSError as exc:
                 raise StorageFailed(
                     f"the transcript of {session_id!r} cannot be read: {exc.strerror}",

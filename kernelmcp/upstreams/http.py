@@ -30,7 +30,6 @@ from kernelmcp.upstreams.link import (
     SESSION_GONE,
     TOO_LARGE,
     UNREACHED,
-    UNREAD_BYTES_PER_LINE,
     UNSENT,
     Link,
     ReadThrottle,
@@ -270,7 +269,7 @@ class _Events(httpx2.AsyncByteStream):
                     return
                 for line in self._lines.feed(self._with_newlines(chunk)):
                     self._check_data(line)
-                    cost = cost_of(line) + self._large.take_unread() / UNREAD_BYTES_PER_LINE
+                    cost = cost_of(line) + self._large.take_unread()
                     if wait := self._throttle.delay(cost):
                         await asyncio.sleep(wait)
                     yield _EVENT_ID.sub(b"id: %d " % (self._call or 0), line, count=1) + b"\n"

@@ -14,6 +14,7 @@ import anyio
 from mcp_types import INVALID_REQUEST
 
 from kernelmcp.output.sanitize import MAX_DEPTH, clean_json, is_readable
+from kernelmcp.upstreams.link import SKIPPED_BYTES_PER_LINE, UNREAD_BYTES_PER_LINE
 
 # Only the ends of a longer answer are inspected. Below this, parsing takes a tenth of a millisecond.
 LARGE_BYTES = 16 * 1024
@@ -64,7 +65,7 @@ class LargeResults:
         self.max_mb = max_mb
         """Returns the current setting."""
         self._waiting: dict[int, Waiting] = {}
-        self._unread_bytes = 0
+        self._unread_cost = 0.0
 
     @property
     def max_line_bytes(self) -> int:
@@ -110,13 +111,16 @@ class LargeResults:
         head, tail = _HEAD.match(bytes(line[:_END_BYTES])), _TAIL.search(bytes(line[-_END_BYTES:]))
         found = _id_in(head, tail)
         if found is not None and found >= FIRST_NUMBER and found not in self._waiting:
+            self.count_skipped(len(line))
             return b""  # too late
         if head is None or tail is None or found not in self._waiting:
             if len(line) <= MAX_PARSED_BYTES:
                 small = bytes(line)
                 if is_readable(small):
                     return small
-                self._unread_bytes += len(small)
+                self._unread_cost += len(small) / UNREAD_BYTES_PER_LINE
+            else:
+                self.count_skipped(len(line))
             return _failure(found) if found is not None else b""
         end = len(line) - min(len(line), _END_BYTES) + tail.start()
         if end - head.end() > self._max_bytes:
@@ -124,10 +128,13 @@ class LargeResults:
         self._waiting[found].raw = bytes(memoryview(line)[head.end() : end])  # the only copy of up to 16 MB
         return json.dumps({"jsonrpc": "2.0", "id": found, "result": {}}).encode()
 
-    def take_unread(self) -> int:
-        """How many bytes were examined and then not passed on, since the last call of this."""
-        taken, self._unread_bytes = self._unread_bytes, 0
+    def take_unread(self) -> float:
+        """The cost of what was read and then not passed on, since the last call of this, relative to a short line."""
+        taken, self._unread_cost = self._unread_cost, 0.0
         return taken
+
+    def count_skipped(self, size: int) -> None:
+        self._unread_cost += size / SKIPPED_BYTES_PER_LINE
 
     def refused(self, head: bytes, tail: bytes) -> bytes:
         """Return the replacement of a line of which only the ends were kept: an error for the call, if it names one."""
@@ -187,6 +194,7 @@ class Lines:
             return self._large.shrunk(line)
         prefix = self._prefix.match(bytes(line[:_END_BYTES]))
         if prefix is None:
+            self._large.count_skipped(max(0, len(line) - LARGE_BYTES))
             return bytes(line[:LARGE_BYTES])
         del line[: prefix.end()]
         small = self._large.shrunk(line)
@@ -209,6 +217,7 @@ class Lines:
         self._scanned = len(self._buffer)
 
     def _end_of_skipped(self, rest: bytearray) -> bytes:
+        self._large.count_skipped(self._skipped + len(rest))
         self._skipped = 0
         if _id_in(_HEAD.match(self._head), None) is not None:
             return b""  # its call has failed already

@@ -33,6 +33,8 @@ PER_SECOND = 200.0
 BYTES_PER_LINE = 1024
 # The same for a line that is examined and not parsed.
 UNREAD_BYTES_PER_LINE = 5 * 1024
+# And for one of which only the ends are examined.
+SKIPPED_BYTES_PER_LINE = 128 * 1024
 
 
 class Writing(Protocol):

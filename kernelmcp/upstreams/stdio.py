@@ -29,7 +29,7 @@ from mcp_types import (
 from kernelmcp.config.client_files import NESTED_VARIABLE
 from kernelmcp.output.sanitize import as_dict, clean
 from kernelmcp.upstreams.large_results import LargeResults, Lines, TooLong
-from kernelmcp.upstreams.link import UNREAD_BYTES_PER_LINE, Link, ReadThrottle, cost_of
+from kernelmcp.upstreams.link import Link, ReadThrottle, cost_of
 from kernelmcp.upstreams.process_reaper import ProcessReaper
 
 # Limit for data that waits for an upstream that does not read; beyond it, the connection counts as broken.
@@ -165,7 +165,7 @@ class _Process(asyncio.SubprocessProtocol, ObjectReceiveStream[SessionMessage], 
                     self._changed = message
                 is_handled = message is not None and not is_change
                 cost = cost_of(line) if is_handled else THROWN_AWAY * max(1.0, len(line) / THROWN_AWAY_BYTES)
-                cost += self._large.take_unread() / UNREAD_BYTES_PER_LINE
+                cost += self._large.take_unread()
                 if wait := self._throttle.delay(cost):
                     await asyncio.sleep(wait)
                 if message is not None and is_handled:

@@ -85,6 +85,41 @@ def test_what_was_sent_aside_leaves_a_guest_no_more_room_for_its_answers(asides:
     with_cell(use)
 
 
+def test_what_a_guest_has_read_leaves_it_no_more_room_for_its_answers() -> None:
+    async def use(guest: Guest, stand_in: StandIn, done: list[str], cell: asyncio.Future[Any]) -> None:
+        large = {"buffers": ["x" * (MAX_FRAME_BYTES // 3 * 2)]}
+        guest.notify("comm_message", large, new_request_id())
+        guest.answer(1, large)
+        read = 0
+        while read < MAX_FRAME_BYTES // 3 * 2:
+            read += len(stand_in.hear())
+            await asyncio.sleep(0)
+        assert guest.death is None
+        guest.answer(2, large)
+        assert guest.death is not None
+
+    with_cell(use)
+
+
+def test_a_large_answer_waits_until_the_guest_has_read_the_earlier_ones() -> None:
+    async def use(guest: Guest, stand_in: StandIn, done: list[str], cell: asyncio.Future[Any]) -> None:
+        async def answer(number: int) -> None:
+            await guest.drained()
+            guest.answer(number, "x" * (MAX_FRAME_BYTES // 2))
+            answered.append(number)
+
+        answered: list[int] = []
+        answers = [asyncio.ensure_future(answer(number)) for number in range(6)]
+        read = 0
+        while len(answered) < len(answers):
+            read += len(stand_in.hear())
+            await asyncio.sleep(0)
+            assert len(answered) <= 1 + read // (MAX_FRAME_BYTES // 2 - 2**20)
+        assert guest.death is None
+
+    with_cell(use)
+
+
 def test_what_was_under_way_when_the_guest_ends_is_done() -> None:
     async def use(guest: Guest, stand_in: StandIn, done: list[str], cell: asyncio.Future[Any]) -> None:
         guest.notify("comm_message", {}, "a")

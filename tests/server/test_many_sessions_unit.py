@@ -11,8 +11,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from kernelmcp.errors import InvalidArgument
 from kernelmcp.files.home import Home
 from kernelmcp.mcp_server.descriptions import describe, describe_all
+from kernelmcp.mcp_server.notebook_sources import NotebookSources
 from kernelmcp.mcp_server.resources import Resources
 from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.registry import Registry
@@ -108,6 +110,12 @@ async def test_searches_take_few_threads_however_many_calls_want_them(
         sessions = MagicMock(get=MagicMock(return_value=session), stored=registry.stored)
         await Resources(sessions, lambda _: caller, MagicMock()).notebook("s", MagicMock())
 
+    async def read_source(registry: Registry, caller: Caller) -> None:
+        session = MagicMock(transcript=MagicMock(to_json=lambda: str(search())))
+        sessions = MagicMock(get=MagicMock(return_value=session), stored=registry.stored)
+        with pytest.raises(InvalidArgument, match="not a notebook"):
+            await NotebookSources(MagicMock(), sessions).read("kernelmcp://sessions/s/notebook", caller, None)
+
     async with opened(settings_of(tmp_path)) as (registry, _), anyio.create_task_group() as tasks:
         threads: list[float] = []
         for principal, ask in (
@@ -115,10 +123,32 @@ async def test_searches_take_few_threads_however_many_calls_want_them(
             ("token:b", describe_all),
             ("token:c", partial(Registry.execution, execution_id="unknown")),
             ("token:d", read_notebook),
+            ("token:e", read_source),
         ):
             for _ in range(20):
                 tasks.start_soon(ask, registry, Caller(principal, lambda: None))
             await anyio.wait_all_tasks_blocked()
             threads.append(anyio.to_thread.current_default_thread_limiter().borrowed_tokens)
         may_end.set()
-        assert threads == [1, 2, MAX_SEARCHES, MAX_SEARCHES]
+        assert threads == [1, 2, MAX_SEARCHES, MAX_SEARCHES, MAX_SEARCHES]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_listed", [False, True])
+async def test_a_description_that_had_to_wait_tells_how_the_session_is_now(tmp_path: Path, is_listed: bool) -> None:
+    caller = Caller(LOCAL, lambda: None)
+    found: list[int] = []
+
+    async def read(registry: Registry) -> None:
+        infos = (
+            (await describe_all(registry, caller))["sessions"] if is_listed else [await describe(registry, caller, "s")]
+        )
+        found.extend(info["execution_count"] for info in infos)
+
+    async with opened(settings_of(tmp_path)) as (registry, _):
+        session, _ = await registry.find_or_create(caller, "s")
+        async with anyio.create_task_group() as tasks, registry.stored.searches.turn(LOCAL):
+            tasks.start_soon(read, registry)
+            await anyio.wait_all_tasks_blocked()
+            session.record.execution_count = 7
+    assert found == [7]

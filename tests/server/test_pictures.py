@@ -247,6 +247,8 @@ async def test_the_pictures_of_one_principal_leave_a_place_for_those_of_others(
         for _ in range(decoder.MAX_PROCESSES):
             tasks.start_soon(draw, "token:a", "slow")
         await wait_all_tasks_blocked()
+        places = Decoder("")._places
+        assert (places.held("token:a"), places.left) == (2, 1)
         assert await draw("token:b", "quick") is not None
         tasks.cancel_scope.cancel()
 
@@ -257,6 +259,7 @@ async def test_a_picture_that_waits_for_a_place_loses_none_of_its_time(
     program = tmp_path / "quick.py"
     program.write_text(QUICK)
     monkeypatch.setattr(decoder, "_PROGRAM", program)
+    monkeypatch.setattr(decoder, "MAX_PROCESSES", 1)
     monkeypatch.setattr(decoder, "WAIT_SECONDS", DEADLINE)
     async with Decoder("local") as used, anyio.create_task_group() as tasks:
         async with used._places.turn("local"):
@@ -269,6 +272,7 @@ async def test_a_picture_that_waits_for_a_place_loses_none_of_its_time(
 
 
 async def test_a_result_waits_for_a_place_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "MAX_PROCESSES", 1)
     monkeypatch.setattr(decoder, "WAIT_SECONDS", 0)
     waits: list[str] = []
     async with Decoder("local") as used:

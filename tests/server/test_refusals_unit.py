@@ -63,6 +63,48 @@ def test_nothing_is_always_available() -> None:
     ]
 
 
+async def test_places_go_round_among_those_who_wait() -> None:
+    shares = Shares(lambda: 2, 1)
+    served = ""
+
+    async def turn(key: str) -> None:
+        nonlocal served
+        async with shares.turn(key):
+            served += key
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        for key in "aaaaabbbbbccd":
+            tasks.start_soon(turn, key)
+    assert served == "abcdabcababab"
+    assert (shares.taken, shares._waiting) == (0, {})
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+async def test_who_no_longer_waits_gets_no_place(is_granted: bool) -> None:
+    shares = Shares(lambda: 1, 1)
+    served: list[str] = []
+
+    async def turn(key: str, scope: anyio.CancelScope) -> None:
+        with scope:
+            async with shares.turn(key):
+                await anyio.lowlevel.checkpoint()
+                served.append(key)
+
+    scopes = {key: anyio.CancelScope() for key in "ab"}
+    async with anyio.create_task_group() as tasks:
+        async with shares.turn("c"):
+            for key, scope in scopes.items():
+                tasks.start_soon(turn, key, scope)
+            await anyio.wait_all_tasks_blocked()
+            if not is_granted:
+                scopes["a"].cancel()
+        if is_granted:
+            scopes["a"].cancel()
+    assert served == ["b"]
+    assert (shares.taken, shares._waiting) == (0, {})
+
+
 async def test_one_principal_s_views_do_not_end_the_wait_of_another_s() -> None:
     callers = {name: Caller(name, lambda: None) for name in ("token:a", "token:b")}
     execution = Execution("s", "", "", 1.0, Outputs())

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kernelmcp.upstreams.http import MAX_SPLIT_BYTES, _Events
-from kernelmcp.upstreams.large_results import FIRST_NUMBER, LargeResults
-from kernelmcp.upstreams.link import BYTES_PER_LINE, UNREAD_BYTES_PER_LINE, ReadThrottle
+from kernelmcp.upstreams.large_results import FIRST_NUMBER, MAX_PARSED_BYTES, LargeResults
+from kernelmcp.upstreams.link import BYTES_PER_LINE, SKIPPED_BYTES_PER_LINE, UNREAD_BYTES_PER_LINE, ReadThrottle
 from kernelmcp.upstreams.stdio import _Process
 
 pytestmark = pytest.mark.anyio
@@ -122,3 +122,25 @@ async def test_what_has_too_many_values_to_be_parsed_costs_by_its_size(costs: li
     await read(b"data: " + dear + b"\n\n")
     assert await received(LargeResults(lambda: 1), dear) == 0
     assert [cost > len(dear) / UNREAD_BYTES_PER_LINE for cost in costs] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("size", "start"),
+    [
+        (5_000_000, b'{"jsonrpc":"2.0","method":"'),
+        (5_000_000, b'{"jsonrpc":"2.0","id":7,"result":{"x":"'),
+        (50_000, b'{"jsonrpc":"2.0","id":%d,"result":{"x":"' % FIRST_NUMBER),
+        (2 * MAX_PARSED_BYTES, b"{"),
+    ],
+    ids=["too large to parse", "of no call", "too late", "overlong"],
+)
+async def test_what_is_read_and_skipped_costs_by_its_size(costs: list[float], size: int, start: bytes) -> None:
+    line = start + b"y" * size + b'"}}'
+    await read(b"data: " + line + b"\n\n")
+    await received(LargeResults(lambda: 1), line)
+    assert [cost > len(line) / SKIPPED_BYTES_PER_LINE for cost in (costs[0], costs[-1])] == [True, True]
+
+
+async def test_a_long_line_without_data_costs_by_its_size(costs: list[float]) -> None:
+    await read(b":" + b"y" * 4_000_000 + b"\n")
+    assert costs[0] > 4_000_000 / SKIPPED_BYTES_PER_LINE

@@ -11,8 +11,10 @@ import logging
 import os
 import struct
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError
 from kernelmcp_kernel.runtime.guest_process import Spawned
@@ -52,6 +54,15 @@ class Pace:
         return max(0.0, self._due - now)
 
 
+@dataclass
+class _Part:
+    """Of the outbox."""
+
+    is_aside: bool
+    """True if the guest has not asked for it."""
+    size: int = 0
+
+
 class Channel:
     """The open pipes of one guest.
 
@@ -74,7 +85,8 @@ class Channel:
         self._decoder = FrameDecoder(self._go_on)
         self._pace = Pace()
         self._outbox = bytearray()
-        self._aside_bytes = 0  # of the outbox, at most: what the guest has not asked for
+        self._parts: deque[_Part] = deque()
+        self._aside_bytes = 0  # of the outbox
         self._errors = bytearray()
         self._has_drained = asyncio.Event()
         self._closed = False
@@ -95,7 +107,15 @@ class Channel:
 
     def send(self, data: bytes) -> None:
         """Queue bytes for the requests pipe. Refuses a guest that lets too many bytes wait."""
+        self._queue(data, is_aside=False)
+
+    def _queue(self, data: bytes, *, is_aside: bool) -> None:
         self._outbox += data
+        if not self._parts or self._parts[-1].is_aside != is_aside:
+            self._parts.append(_Part(is_aside))
+        self._parts[-1].size += len(data)
+        if is_aside:
+            self._aside_bytes += len(data)
         if len(self._outbox) - self._aside_bytes > _MAX_UNREAD_BYTES:
             self._refuse("it sends requests and never reads the answers")
             return
@@ -106,8 +126,7 @@ class Channel:
         waits already: that is not the guest's fault."""
         if len(self._outbox) + len(data) > MAX_FRAME_BYTES:
             raise ValueError("too much waits until the running cell can read it")
-        self._aside_bytes += len(data)
-        self.send(data)
+        self._queue(data, is_aside=True)
 
     async def drained(self) -> None:
         """Wait until the guest has read nearly all that was sent to it, or has had the time for it."""
@@ -149,7 +168,15 @@ class Channel:
         except OSError:
             return  # the guest is ending; its frames pipe will say so
         del self._outbox[:written]
-        self._aside_bytes = min(self._aside_bytes, len(self._outbox))
+        while written:
+            part = self._parts[0]
+            taken = min(written, part.size)
+            written -= taken
+            part.size -= taken
+            if part.is_aside:
+                self._aside_bytes -= taken
+            if not part.size:
+                self._parts.popleft()
         if len(self._outbox) - self._aside_bytes <= _LITTLE_BYTES:
             self._has_drained.set()
         if self._outbox:
