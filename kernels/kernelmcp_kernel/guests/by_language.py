@@ -121,7 +121,7 @@ class Guests:
         for supervisor in self._by_name.values():
             supervisor.interrupt(grace_seconds)
             if is_idle:
-                supervisor.guest.end_operations()
+                supervisor.guest.end_background(with_operations=True)
 
     def pause(self, paused: bool) -> None:
         """Make every guest wait when it sends something, or let them continue."""

@@ -288,17 +288,13 @@ class Guest:
 
         self._kill_timer = self._loop.call_later(seconds, end)
 
-    def end_background(self) -> None:
-        """Cancel the tasks that cells left behind, while no request runs."""
-        if self.busy or self.death is not None:
+    def end_background(self, *, with_operations: bool = False) -> None:
+        """Cancel the tasks that cells left behind, while no request runs; `with_operations`: only if operations without
+        a reply run, which end with them."""
+        if self.busy or self.death is not None or (with_operations and not self._beside):
             return
         self._channel.signal(_BACKGROUND)
         self._channel.send(encode_frame({"op": "end_background"}))
-
-    def end_operations(self) -> None:
-        """End the operations without a reply that still run, with the tasks that cells left behind."""
-        if self._beside:
-            self.end_background()
 
     def _cancel_kill(self) -> None:
         if self._kill_timer is not None:
