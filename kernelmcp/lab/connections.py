@@ -10,7 +10,7 @@ from jupyter_server.services.kernels.connection import base
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 
 from kernelmcp.lab.persons import Persons
-from kernelmcp.lab.tame import tame_bundle, tame_metadata, tame_state
+from kernelmcp.lab.tame import Room, tame_bundle, tame_metadata, tame_state
 from kernelmcp.output.sanitize import UNREAD, as_dict, as_list, is_readable
 
 # Messages of other clients' executions that a browser needs: whether the kernel is busy, and changes of its own
@@ -104,13 +104,13 @@ def tamed_content(kind: str, content: dict[str, Any]) -> dict[str, Any]:
     """Sanitize a message that may contain markup before a browser gets it. Code is unchanged, including that of the
     next cell, which a reply may contain."""
     if kind == "execute_reply":
-        payload = map(as_dict, as_list(content.get("payload")))
-        return content | {"payload": [_with_tame_data(one) if "data" in one else one for one in payload]}
+        payload, room = map(as_dict, as_list(content.get("payload"))), Room()
+        return content | {"payload": [_with_tame_data(one, room) if "data" in one else one for one in payload]}
     if kind in ("comm_open", "comm_msg"):
         return tame_state(content)
-    return _with_tame_data(content)
+    return _with_tame_data(content, Room())
 
 
-def _with_tame_data(content: dict[str, Any]) -> dict[str, Any]:
+def _with_tame_data(content: dict[str, Any], room: Room) -> dict[str, Any]:
     data, metadata = as_dict(content.get("data")), as_dict(content.get("metadata"))
-    return content | {"data": tame_bundle(data), "metadata": tame_metadata(metadata)}
+    return content | {"data": tame_bundle(data, room), "metadata": tame_metadata(metadata)}

@@ -16,6 +16,8 @@ from kernelmcp.lab.markup_cost import is_costly
 
 # Longer HTML is omitted: cleaning it would block the page, and nobody reads it.
 MAX_HTML_CHARS = 1_000_000
+# Of all texts of a widget's message together: a guest sends such messages as fast as it likes.
+MAX_WIDGET_CHARS = 200_000
 _TAGS = {
     *("a", "abbr", "b", "blockquote", "br", "caption", "center", "cite", "code", "col", "colgroup", "dd", "del"),
     *("details", "dfn", "div", "dl", "dt", "em", "figcaption", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "i"),
@@ -67,11 +69,25 @@ _APART = "<\N{WORD JOINER}"
 _NOT_SHOWN = "[this HTML is too long to be shown, or nested too deep]"
 
 
-def clean_html(markup: str) -> str:
+class Room:
+    """The room for the HTML of one message."""
+
+    def __init__(self, chars: int = MAX_HTML_CHARS) -> None:
+        self._left = chars
+
+    def take(self, chars: int) -> bool:
+        """Reserve it; returns whether there was enough."""
+        if chars > self._left:
+            return False
+        self._left -= chars
+        return True
+
+
+def clean_html(markup: str, room: Room | None = None) -> str:
     """Sanitize the HTML of an output. If it is too long, a note replaces it."""
     if not _MARKUP.search(markup):
         return markup
-    if len(markup) > MAX_HTML_CHARS or is_costly(markup):
+    if not (room or Room()).take(len(markup)) or is_costly(markup):
         return _NOT_SHOWN
     return nh3.clean(
         markup,
@@ -95,7 +111,7 @@ def _address(tag: str, attribute: str, value: str) -> str | None:
     return value
 
 
-def tame_bundle(data: dict[str, Any]) -> dict[str, Any]:
+def tame_bundle(data: dict[str, Any], room: Room | None = None) -> dict[str, Any]:
     """Sanitize a mime bundle for a notebook: texts become strings, whatever the guest sent. HTML that is empty without
     its scripts is omitted if there is another representation: figures of plotly and bokeh."""
     given = with_texts(data)
@@ -103,7 +119,8 @@ def tame_bundle(data: dict[str, Any]) -> dict[str, Any]:
     is_active = isinstance(html, str) and _ACTIVE.search(html) is not None
     if is_active and given.keys() & {"image/png", "image/jpeg", "image/svg+xml"}:
         del given["text/html"]
-    tamed = {mime: _tamed(mime, value) for mime, value in given.items()}
+    room = room or Room()
+    tamed = {mime: _tamed(mime, value, room) for mime, value in given.items()}
     if is_active and len(tamed) > 1 and not _says_anything(tamed.get("text/html", "x")):
         del tamed["text/html"]
     return tamed
@@ -113,12 +130,12 @@ def _says_anything(html: str) -> bool:
     return html != _NOT_SHOWN and ("<img" in html or bool(re.sub(r"<[^>]*>", "", html).strip()))
 
 
-def _tamed(mime: str, value: Any) -> Any:
+def _tamed(mime: str, value: Any, room: Room) -> Any:
     if not isinstance(value, str) or mime.startswith(("image/", "text/plain")):
         return value  # Lab shows pictures, including SVG, as images: nothing in them runs or is fetched
     if mime in ("text/markdown", "text/latex"):
         return _IN_MARKDOWN.sub(_APART, value)
-    return clean_html(value)
+    return clean_html(value, room)
 
 
 def tame_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -133,17 +150,18 @@ def tame_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     return {mime: sizes for mime, sizes in sized.items() if sizes}
 
 
-def tame_state(value: Any) -> Any:
+def tame_state(value: Any, room: Room | None = None) -> Any:
     """Sanitize a JSON value of a widget: clean every text that contains markup, because a widget shows some of its
     texts as HTML, and only its own code knows which."""
+    room = room or Room(MAX_WIDGET_CHARS)
     if isinstance(value, str):
-        return clean_html(value)
+        return clean_html(value, room)
     if isinstance(value, dict):
-        return {key: tame_state(item) for key, item in cast("dict[str, Any]", value).items()}
+        return {key: tame_state(item, room) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        items = [tame_state(item) for item in cast("list[Any]", value)]
+        items = [tame_state(item, room) for item in cast("list[Any]", value)]
         if all(isinstance(item, str) for item in items) and _MARKUP.search(whole := "".join(items)):
-            joined = clean_html(whole)
+            joined = clean_html(whole, room)
             return items if joined == whole else [joined]
         return items
     return value

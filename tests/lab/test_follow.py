@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import threading
 from collections.abc import Awaitable, Callable
 from itertools import groupby
 from pathlib import Path
@@ -22,8 +23,10 @@ from kernelmcp.config.models import Policy
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.persons import Persons
 from kernelmcp.lab.record import cell_record as record_module
+from kernelmcp.lab.record import outputs as outputs_module
 from kernelmcp.lab.record.cell_record import cell_id
 from kernelmcp.lab.record.follow import Document, Follower
+from kernelmcp.lab.tame import tame_bundle
 
 DEADLINE_SECONDS = 60
 
@@ -342,6 +345,34 @@ def test_a_cell_that_runs_when_lab_opens_is_shown_with_its_output_so_far(session
     session.follow(closed, "it was closed")
     session.away(lambda: session.hear("long", stream("second ")))
     session.follow(steps)
+
+
+def test_html_is_sanitized_in_a_thread(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megabytes of it, in one line of the log, would stop Lab for seconds."""
+    threads: dict[str, threading.Thread] = {}
+
+    def spy(data: dict[str, Any]) -> dict[str, Any]:
+        threads[data["text/html"]] = threading.current_thread()
+        return tame_bundle(data)
+
+    def html(kind: str, text: str) -> tuple[str, dict[str, Any]]:
+        return kind, {"data": {"text/html": f"<script></script>{text}"}, "transient": {"display_id": "bar"}}
+
+    def outputs() -> list[str]:
+        return [output["data"]["text/html"] for cell in session.notebook.get()["cells"] for output in cell["outputs"]]
+
+    monkeypatch.setattr(outputs_module, "tame_bundle", spy)
+    session.away(lambda: session.execute("ended", html("display_data", "a")))
+
+    async def steps(session: Session) -> None:
+        session.begin("live", html("display_data", "b"))
+        await session.until(lambda: outputs() == ["a", "b"])
+        session.hear("live", html("update_display_data", "c"))
+        await session.until(lambda: outputs()[1:] == ["c"])
+
+    session.follow(steps)
+    assert len(threads) == 3
+    assert threading.main_thread() not in threads.values()
 
 
 def test_an_update_by_a_later_cell_changes_the_earlier_one(session: Session) -> None:

@@ -10,7 +10,7 @@ import pytest
 from kernelmcp.lab.connections import tamed_content
 from kernelmcp.lab.page_policy import content_security_policy
 from kernelmcp.lab.record.outputs import display
-from kernelmcp.lab.tame import MAX_HTML_CHARS, clean_html, tame_bundle, tame_metadata, tame_state
+from kernelmcp.lab.tame import MAX_HTML_CHARS, MAX_WIDGET_CHARS, clean_html, tame_bundle, tame_metadata, tame_state
 
 AWAY = "<meta http-equiv=refresh content='0;url=http://away.example'>"
 PICTURE = "data:image/png;base64,aGk="
@@ -86,6 +86,24 @@ def test_tags_of_markdown_are_text_but_for_plain_ones() -> None:
 )
 def test_markup_that_would_take_long_is_not_shown(markup: str) -> None:
     assert "too long to be shown, or nested too deep" in clean_html(markup)
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "limit"),
+    [("comm_msg", "state", MAX_WIDGET_CHARS), ("update_display_data", "data", MAX_HTML_CHARS)],
+)
+def test_texts_of_one_message_that_would_take_long_together_are_not_shown(kind: str, where: str, limit: int) -> None:
+    texts = {f"x/{number}": "<b>x</b>" * (limit // 20) for number in range(8)}
+    found = list(tamed_content(kind, {where: texts | {"x/last": "<i>y</i>"}})[where].values())
+    assert [len(text) > limit // 4 for text in found] == [True] * 2 + [False] * 7
+    assert all("too long to be shown" in text for text in found[2:-1])
+    assert found[-1] == "<i>y</i>"
+
+
+def test_pages_of_one_reply_that_would_take_long_together_are_not_shown() -> None:
+    page = {"data": {"text/html": "<b>x</b>" * (MAX_HTML_CHARS // 20)}}
+    pages = tamed_content("execute_reply", {"payload": [page] * 4})["payload"]
+    assert [page["data"]["text/html"].startswith("<b>") for page in pages] == [True] * 2 + [False] * 2
 
 
 # Each opens elements and seems to close them, to whoever does not read it as a parser does.

@@ -16,6 +16,7 @@ from kernelmcp.cells.tail import Entry, Tail
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.persons import Persons
 from kernelmcp.lab.record.cell_record import Record
+from kernelmcp.lab.record.outputs import tame_line
 from kernelmcp.output.sanitize import as_list
 
 # Lines that arrive within this time are written together: a tab draws once. It is longer if no tab shows the notebook:
@@ -96,7 +97,8 @@ class Follower:
 
     def _read(self, entries: list[Entry]) -> list[dict[str, Any]]:
         cells = iter(self._tail.lines([entry for entry in entries if entry.kind == "cell"]))
-        return [event.parsed(next(cells) if entry.kind == "cell" else entry.line) for entry in entries]
+        lines = [next(cells) if entry.kind == "cell" else entry.line for entry in entries]
+        return [tame_line(event.parsed(line)) for line in lines]
 
     def _apply(self, entry: Entry, line: dict[str, Any], before: str | None) -> None:
         match entry.kind:

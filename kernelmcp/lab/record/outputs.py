@@ -20,12 +20,37 @@ from kernelmcp.output.sanitize import as_dict, as_list, clean, clean_json, cut_m
 DISPLAYS = ("display_data", "execute_result")
 
 
-def display(kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
-    """A displayed object or a result. None if it is nested too deeply or has nothing to show."""
-    given = as_dict(content.get("data"))
+class Tamed(dict[str, Any]):
+    """A mime bundle that is valid, harmless and bounded already."""
+
+
+def tame_line(line: dict[str, Any]) -> dict[str, Any]:
+    """Sanitize the bundles of a line of the log, in place. A line may have megabytes of HTML: call it in a thread."""
+    for op in map(as_list, as_list(line.get("ops"))):
+        if op[0:1] in (["show"], ["change"]) and len(op) > 2:
+            op[2] = _tamed(op[2])
+    for output in map(as_dict, as_list(line.get("outputs"))):
+        if "data" in output:
+            output["data"] = _tamed(output["data"])
+    return line
+
+
+def _tamed(data: Any) -> Tamed:
+    """Empty if it is nested too deeply."""
+    if isinstance(data, Tamed):
+        return data
+    given = as_dict(data)
     named = [mime for mime in given if is_mime_type(mime)][:MAX_MIME_TYPES]
     try:
-        data = tame_bundle(bundle(clean_json({mime: given[mime] for mime in named})))
+        return Tamed(tame_bundle(bundle(clean_json({mime: given[mime] for mime in named}))))
+    except ValueError:
+        return Tamed()
+
+
+def display(kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
+    """A displayed object or a result. None if it is nested too deeply or has nothing to show."""
+    data = _tamed(content.get("data"))
+    try:
         metadata = tame_metadata(clean_json(as_dict(content.get("metadata"))))
     except ValueError:
         return None
