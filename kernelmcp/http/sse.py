@@ -93,7 +93,7 @@ class Sse:
             answers.forget(request_id, answered)
 
     async def _is_taken(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Pass a message on; returns whether it belongs to this connection's client."""
+        """Pass a message on; returns whether it belongs to this connection's client, and the stream has not ended."""
         statuses: list[int] = []
 
         async def noting(message: Message) -> None:
@@ -101,7 +101,10 @@ class Sse:
                 statuses.append(message["status"])
             await send(message)
 
-        await self._transport.handle_post_message(scope, receive, noting)
+        try:
+            await self._transport.handle_post_message(scope, receive, noting)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):  # mcp accepts a message, then passes it on
+            return False
         return ACCEPTED in statuses
 
 

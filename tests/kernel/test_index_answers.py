@@ -76,6 +76,21 @@ def test_what_is_no_index_is_no_missing_package(index: Index, tmp_path: Path) ->
     assert "does not answer as a package index" in refusal(tmp_path, index.url, "there")
 
 
+def test_an_index_that_redirects_for_ever_is_no_index(index: Index, tmp_path: Path) -> None:
+    index.moved.add("/simple/there/")
+    assert refusal(tmp_path, index.url, "there").startswith(
+        f"there: {urlsplit(index.url).netloc} does not answer as a package index"
+    )
+
+
+def test_a_page_without_end_is_not_read(index: Index, tmp_path: Path) -> None:
+    with (index.folder("there") / "index.html").open("wb") as page:
+        page.truncate(65 << 20)
+    assert refusal(tmp_path, index.url, "there").startswith(
+        f"there: the page of the package index {urlsplit(index.url).netloc} for it has more than 64 MB"
+    )
+
+
 def test_an_index_that_has_nothing_of_the_name_is_an_index(index: Index, tmp_path: Path) -> None:
     with pytest.raises(e.PackageNotFound, match="absent: no source has a package of this name"):
         install(tmp_path, index.url, "absent")

@@ -37,6 +37,7 @@ def _fill(index: Index) -> None:
     index.add("wantsnative", requires=("native>=1",))
     index.add("wantsabsent", requires=("absent-thing>=2",))
     index.add("past", metadata="Requires-Python: <3.10\n")
+    index.add("deep", requires=(f"left; {'(' * 5000}os_name == 'x'{')' * 5000}",))
     index.add("nonsense", requires=("this is !! not",))
     make_wheel(index.folder("liar"), "liar", "3.0").rename(index.folder("liar") / WHEEL.format("liar"))
     (index.folder("text") / WHEEL.format("text")).write_bytes(b"not a zip archive")
@@ -79,6 +80,7 @@ SAYS: dict[str, tuple[type[e.PackageError], str]] = {
     "past": (e.PackageNotSupported, "past: there is no version for Python 3.14, which this sandbox has (Requires-P"),
     "young": (e.PackageNotSupported, "young: there is no version for Python 3.14, which this sandbox has (1.0 Req"),
     "nonsense": (e.PackageInvalid, "nonsense: its metadata is not valid (Expected "),
+    "deep": (e.PackageInvalid, "deep: its metadata is not valid (a requirement is nested too deeply"),
     "liar": (e.PackageInvalid, "liar: its metadata is not valid (expected '1.0', but metadata has '3.0')"),
     "text": (e.PackageInvalid, "text: its wheel is invalid (it is damaged, or no zip archive); install another"),
     "bare": (e.PackageInvalid, "bare: its wheel is invalid (.dist-info directory not found); install another"),

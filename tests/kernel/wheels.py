@@ -107,6 +107,8 @@ class Index:
     """What is answered for a path, instead of what is there."""
     uploads: dict[str, str] = field(default_factory=dict[str, str])
     """When files were uploaded, by their names. A folder with one of these is listed as JSON, which says it."""
+    moved: set[str] = field(default_factory=set[str])
+    """Paths that are redirected: with a longer query each time."""
     heads_to: str = ""
     """Where a HEAD request is redirected."""
     _free: threading.Event = field(default_factory=threading.Event)
@@ -167,7 +169,11 @@ def serve_index(root: Path) -> Iterator[Index]:
             if "stalled" in self.path:
                 index.wait()
             with suppress(ConnectionError):  # pip was interrupted
-                if status := index.statuses.get(self.path):
+                if self.path.partition("?")[0] in index.moved:
+                    self.send_response(302)
+                    self.send_header("Location", f"{self.path}?")
+                    self.end_headers()
+                elif status := index.statuses.get(self.path):
                     self.send_error(status)
                 elif listing := index.listing(self.path):
                     self.send_response(200)

@@ -177,7 +177,10 @@ def main() -> int:
     parse = requirements.Requirement.__init__
 
     def parse_name(self: requirements.Requirement, requirement_string: str) -> None:
-        parse(self, requirement_string)
+        try:
+            parse(self, requirement_string)
+        except RecursionError:
+            raise requirements.InvalidRequirement("a requirement is nested too deeply") from None
         if self.url:
             error = requirements.InvalidRequirement(f"{self.name} is asked for by an address, not by name")
             setattr(error, failures.TOLD, {"kind": "address", "what": self.name})

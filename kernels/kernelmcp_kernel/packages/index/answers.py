@@ -76,6 +76,11 @@ def _sentence(host: str, why: str) -> str:
             f"{host} does not answer as a package index. {_ASK_OPERATOR} correct its address "
             "(packages.index_url in mcp.toml, or index-url in pip.conf)"
         )
+    if why == "large":
+        return (
+            f"the page of the package index {host} for it has more than 64 MB, and is not read. {_ASK_OPERATOR} name "
+            "another index (packages.index_url in mcp.toml)"
+        )
     return (
         f"the package index {host} does not answer, and the cache does not have it. Try again when there is a network, "
         "or put its wheel into a wheel folder of the server"

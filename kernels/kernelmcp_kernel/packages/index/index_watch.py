@@ -23,6 +23,10 @@ SEEN = "answers.json"
 NO_ANSWER = "silent"
 CERTIFICATE = "certificate"
 NO_INDEX = "no index"
+LARGE = "large"
+# The largest real pages have a third of this.
+_MAX_PAGE_BYTES = 64 << 20
+_PAGE_CHUNK_BYTES = 64 << 10
 _TOO_MANY = re.compile(r"too many (\d{3}) error")
 _FILES = re.compile(rb"\.(?:whl|zip|tar\.[a-z0-9]+|tgz|egg)\b", re.IGNORECASE)
 _NOT_FOUND = (404, 410)
@@ -89,6 +93,9 @@ class Watch:
                 raise
             self._last = str(answer.status_code)
             self._answered.add(host)
+            if options.get("stream") is False and not _read_page(answer):
+                self._last = LARGE
+                raise exceptions.ConnectionError("its page is too large", request=request)
             return answer
 
         http.send = send
@@ -120,11 +127,15 @@ class Watch:
 
     def _note_pages(self) -> None:
         from pip._internal.index import collector
+        from pip._vendor.requests import exceptions
 
         stock = collector._get_index_content
 
         def get(link: Any, *, session: Any, **options: Any) -> Any:
-            page = stock(link, session=session, **options)
+            try:
+                page = stock(link, session=session, **options)
+            except exceptions.TooManyRedirects:  # pip would end
+                page, self._last = None, NO_INDEX
             if urlsplit(link.url).scheme in ("http", "https"):
                 self._session = session
                 self._note(link.url, page)
@@ -176,6 +187,20 @@ class Watch:
 def host_of(url: str) -> str:
     """The host with its port, without credentials."""
     return urlsplit(url).netloc.rpartition("@")[2].lower()
+
+
+def _read_page(answer: Any) -> bool:
+    """Read an answer as requests does, but not an endless one. Returns whether it was read."""
+    chunks: list[bytes] = []
+    left = _MAX_PAGE_BYTES
+    for chunk in answer.iter_content(_PAGE_CHUNK_BYTES):
+        chunks.append(chunk)
+        left -= len(chunk)
+        if left < 0:
+            answer.close()
+            return False
+    answer._content = b"".join(chunks)
+    return True
 
 
 def _has_files(page: Any) -> bool:

@@ -1,0 +1,62 @@
+"""The older transport, without a server process."""
+
+from typing import Any
+
+import anyio
+import pytest
+from mcp.server.lowlevel.server import Server
+from starlette.types import Message, Scope
+
+from kernelmcp.config.load import load
+from kernelmcp.http.guard import SHARE_KEY
+from kernelmcp.http.rate_limits import Throttle
+from kernelmcp.http.sse import Sse
+
+from .support import DEADLINE
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("method", ["ping", "resources/read"])
+async def test_a_message_to_a_stream_that_ends_meanwhile_is_no_error(method: str) -> None:
+    sse = Sse(Server[Any]("server"), Throttle(load(environ={})), 2**20)
+    opened, leaves = anyio.Event(), anyio.Event()
+    events: list[bytes] = []
+    statuses: list[int] = []
+
+    async def event(message: Message) -> None:
+        if body := message.get("body"):
+            events.append(body)
+            opened.set()
+
+    async def until_it_leaves() -> Message:
+        await leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def answered(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+            leaves.set()
+            await anyio.wait_all_tasks_blocked()
+
+    async def body() -> Message:
+        return {"type": "http.request", "body": b'{"jsonrpc":"2.0","id":1,"method":"%s"}' % method.encode()}
+
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sse.stream, _scope("GET", b""), until_it_leaves, event)
+            await opened.wait()
+            query = events[0].split(b"?")[1].split()[0]
+            await sse.post(_scope("POST", query), body, answered)
+    assert statuses == [202]
+
+
+def _scope(method: str, query: bytes) -> Scope:
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    return {
+        "type": "http",
+        "method": method,
+        "path": "/",
+        "query_string": query,
+        "headers": headers,
+        SHARE_KEY: "local",
+    }
