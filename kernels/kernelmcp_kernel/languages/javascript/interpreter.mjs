@@ -67,7 +67,7 @@ export class Interpreter {
   turn() {
     this.realm.runJobs();
     if (this.wake) this.wake();
-    else this.isEnding = false; // it was what an earlier cell has left behind
+    else if (!this.realm.underWay) this.isEnding = false; // it was what an earlier cell has left behind
   }
 
   /** End what is awaited. */
