@@ -230,6 +230,10 @@ def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Ke
             "[ 16, 8 ]",
         ),
         ("// nothing", ""),
+        (
+            "console.log(); console.log('a', undefined); console.info(); console.log(undefined)",
+            "\na undefined\n\nundefined\n",
+        ),
         ("#!/usr/bin/env node\n5", "5"),
         ("#!/usr/bin/env node\nawait 5", "5"),
         ("console.log('hi')\nimport { basename } from 'path'\nbasename('/a/b')", "hi\n'b'"),
