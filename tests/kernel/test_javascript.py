@@ -12,7 +12,7 @@ import pytest
 
 from ..processes import command_line
 from .conftest import running_kernel
-from .driver import DEADLINE, Kernel, wait_until
+from .driver import DEADLINE, Kernel, Ran, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -404,6 +404,18 @@ def test_timers_go_on_after_their_cell(kernel: Kernel) -> None:
     wait = "await new Promise(done => { const t = setInterval(() => ticks > 5 && done(clearInterval(t)), 1) })"
     assert js(kernel, f"{wait}; ticks > 5") == "true"
     assert js(kernel, "clearInterval(timer)") == ""
+
+
+def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> None:
+    tick = "console.log('tick'); display('shown'); throw new Error('seen')"
+    request = kernel.send(f"%%js\nconst ticking = setInterval(() => {{ {tick} }}, 20)")
+    assert kernel.finish(request).status == "ok"
+    late = Ran(kernel.reply(kernel.client.is_complete("%%js\n1")), [])
+    while {"stdout", "stderr", "display_data"} - {*late.kinds()}:
+        late.outputs.append(kernel.output(request))
+    assert "tick\n" in late.text()
+    assert "Uncaught Error: seen\n" in late.text("stderr")
+    assert js(kernel, "clearInterval(ticking)").replace("tick\n", "") == ""
 
 
 def test_completion_inspection_and_whether_a_cell_is_complete(kernel: Kernel) -> None:

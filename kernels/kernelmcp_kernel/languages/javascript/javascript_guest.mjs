@@ -20,6 +20,7 @@ const EXIT_GUEST_FAULT = 70;
 const settings = JSON.parse(process.argv[2]);
 
 let currentId = "";
+let cellId = ""; // of the newest cell, which has what timers print after it
 let hostCallCount = 0;
 /** @typedef {import("./tools.mjs").Answer} Answer */
 /** @type {Map<number, (answer: Answer) => void>} */
@@ -79,8 +80,8 @@ let interpreter;
 const services = makeServices({
   ask,
   files,
-  send,
-  write: (name, text) => streams.write(name, text.toWellFormed(), currentId),
+  send: (type, content) => send(type, content, cellId),
+  write: (name, text) => streams.write(name, text.toWellFormed(), cellId),
   fire: (number) => interpreter.fire(number),
 });
 const realm = new Realm(await Engine.make(), services.all, isInterrupted, () => interpreter.turn());
@@ -95,6 +96,7 @@ function isInterrupted() {
 /** Run one request; they come one at a time. @param {any} request */
 async function run({ op, id, number, content }) {
   currentId = id;
+  if (op === "execute") cellId = id;
   interrupts.begin(number);
   quota.begin();
   /** @type {any} */
