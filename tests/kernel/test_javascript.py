@@ -418,6 +418,40 @@ def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> N
     assert js(kernel, "clearInterval(ticking)").replace("tick\n", "") == ""
 
 
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("async function main() { await null; JSON.parse('{bad') }\nmain();\nconsole.log('on')", "SyntaxError: "),
+        ("(async () => { throw new TypeError('early') })(); console.log('on')", "TypeError: early\n"),
+        ("console.log('on'); [1].forEach(async (i) => { await null; throw new Error(`of ${i}`) })", "Error: of 1\n"),
+        ("Promise.reject(5)\nconsole.log('on'); await null", "Error: thrown: 5\n"),
+        (
+            "setTimeout(async () => { throw Error('late') }); console.log('on'); await new Promise(d => setTimeout(d, 5))",
+            "Error: late\n",
+        ),
+    ],
+)
+def test_an_error_of_a_promise_that_nobody_gets_is_told(kernel: Kernel, code: str, error: str) -> None:
+    ran = kernel.run(f"%%js\n{code}")
+    assert (ran.status, ran.text()) == ("ok", "on\n")
+    assert ran.text("stderr").startswith(f"Uncaught (in promise) {error}")
+    assert ran.text("stderr").count("Uncaught") == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Promise.reject(new Error('seen')).catch(() => 0); 1",
+        "const kept = Promise.reject(new Error('seen')); await kept.catch(() => 0); 1",
+        "[1].forEach(async (i) => i); (() => 5)(); (() => () => 5)(); 1",
+        "var found; [1].forEach(async function (i) { found = this.of + i }, {of: 0}); found",
+    ],
+)
+def test_nothing_is_told_of_a_promise_that_is_handled(kernel: Kernel, code: str) -> None:
+    ran = kernel.run(f"%%js\n{code}")
+    assert (ran.result, ran.text("stderr")) == ("1", "")
+
+
 def test_completion_inspection_and_whether_a_cell_is_complete(kernel: Kernel) -> None:
     js(kernel, "const subject = { alpha: 1, get trap() { throw new Error('run') } }")
     code = "%%js\nsubject.al"

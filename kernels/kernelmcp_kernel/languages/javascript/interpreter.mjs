@@ -53,9 +53,14 @@ export class Interpreter {
     try {
       this.realm.call("fire", number);
     } catch (error) {
-      if (!this.isEnding) this.services.complain(`Uncaught ${this.#describe(error).traceback.join("\n")}\n`);
+      if (!this.isEnding) this.complain(error, "Uncaught");
     }
     this.turn();
+  }
+
+  /** Nobody gets the error. @param {unknown} error @param {string} how */
+  complain(error, how) {
+    this.services.complain(`${how} ${this.#describe(error).traceback.join("\n")}\n`);
   }
 
   /** Nothing will happen by itself. */

@@ -12,7 +12,7 @@ import { completeness } from "./cells.mjs";
 import { Engine } from "./engine.mjs";
 import { Files } from "./files.mjs";
 import { Interpreter } from "./interpreter.mjs";
-import { Realm } from "./realm.mjs";
+import { Realm, Thrown } from "./realm.mjs";
 import { makeServices } from "./services.mjs";
 
 const [REQUESTS, FRAMES, INTERRUPTS, STATE_OUT, STATE_IN] = [3, 4, 5, 6, 7];
@@ -83,6 +83,7 @@ const services = makeServices({
   send: (type, content) => send(type, content, cellId),
   write: (name, text) => streams.write(name, text.toWellFormed(), cellId),
   fire: (number) => interpreter.fire(number),
+  uncaught: (fault) => interpreter.complain(new Thrown(fault), "Uncaught (in promise)"),
 });
 const realm = new Realm(await Engine.make(), services.all, isInterrupted, () => interpreter.turn());
 interpreter = new Interpreter(realm, services);

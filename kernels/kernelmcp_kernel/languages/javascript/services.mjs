@@ -12,10 +12,10 @@ const MAX_VALUES = 1_000_000;
 
 /** @typedef {{ask: (call: object) => Promise<import("./tools.mjs").Answer>, files: import("./files.mjs").Files,
  * send: (type: string, content: object) => void, write: (name: string, text: string) => void,
- * fire: (number: number) => void}} Parts */
+ * fire: (number: number) => void, uncaught: (fault: import("./realm.mjs").Fault) => void}} Parts */
 
 /** @param {Parts} parts */
-export function makeServices({ ask, files, send, write, fire }) {
+export function makeServices({ ask, files, send, write, fire, uncaught }) {
   /** @type {Map<number, NodeJS.Timeout>} */
   const timers = new Map();
   let timerCount = 0;
@@ -37,6 +37,7 @@ export function makeServices({ ask, files, send, write, fire }) {
     decodeText: (/** @type {Buffer} */ bytes, /** @type {string} */ label, /** @type {boolean} */ fatal, /** @type {boolean} */ ignoreBOM) =>
       new TextDecoder(label, { fatal, ignoreBOM }).decode(bytes),
     unfinished,
+    uncaught: (/** @type {string} */ fault) => uncaught(parsed(fault)),
     btoa: (/** @type {string} */ text) => btoa(text),
     atob: (/** @type {string} */ text) => atob(text),
     display: (/** @type {string} */ text) => send("display_data", { ...parsed(text), transient: {} }),
