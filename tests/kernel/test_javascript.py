@@ -406,6 +406,21 @@ def test_timers_go_on_after_their_cell(kernel: Kernel) -> None:
     assert js(kernel, "clearInterval(timer)") == ""
 
 
+def test_files_that_have_changed_are_loaded_anew(kernel: Kernel) -> None:
+    js(kernel, "const { writeFileSync } = require('fs'); var count = 0")
+    js(kernel, "writeFileSync('c.js', 'count += 1; exports.v = 1')")
+    js(kernel, "writeFileSync('m.mjs', 'count += 1; export const v = 1')")
+    js(kernel, """writeFileSync('c2.js', 'module.exports = require("./c")')""")
+    js(kernel, """writeFileSync('m2.mjs', 'export * from "./m.mjs"')""")
+    load = "[require('./c').v, require('./c2').v, (await import('./m.mjs')).v, (await import('./m2.mjs?v=2')).v, count]"
+    assert [js(kernel, load) for _ in range(2)] == ["[ 1, 1, 1, 1, 2 ]"] * 2
+    js(kernel, "writeFileSync('c.js', 'exports.v = 25'); writeFileSync('m.mjs', 'export const v = 26')")
+    assert js(kernel, load) == "[ 25, 25, 26, 26, 2 ]"
+    js(kernel, "require.cache[require.resolve('./c')].exports.v = 3")
+    assert js(kernel, load) == "[ 3, 3, 26, 26, 2 ]"
+    assert js(kernel, "delete require.cache[require.resolve('./c')]; require('./c').v") == "25"
+
+
 def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> None:
     tick = "console.log('tick'); display('shown'); throw new Error('seen')"
     request = kernel.send(f"%%js\nconst ticking = setInterval(() => {{ {tick} }}, 20)")
@@ -426,8 +441,8 @@ def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> N
         ("console.log('on'); [1].forEach(async (i) => { await null; throw new Error(`of ${i}`) })", "Error: of 1\n"),
         ("Promise.reject(5)\nconsole.log('on'); await null", "Error: thrown: 5\n"),
         (
-            "setTimeout(async () => { throw Error('late') }); console.log('on'); await new Promise(d => setTimeout(d, 5))",
-            "Error: late\n",
+            "setTimeout(async () => { throw Error('x') }); console.log('on'); await new Promise(f => setTimeout(f, 5))",
+            "Error: x\n",
         ),
     ],
 )

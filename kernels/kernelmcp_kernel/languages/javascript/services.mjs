@@ -101,11 +101,12 @@ export function makeServices({ ask, files, send, write, fire, uncaught }) {
       `there is no module '${name}' here: fs, path, util, assert, timers, url, buffer, crypto and os are, and files of the workspace ('./name.js'). ` +
       "npm packages cannot be installed",
     modulePath: (/** @type {string} */ from, /** @type {string} */ name) =>
-      /^\.{0,2}\//.test(name) ? path.posix.resolve(from.startsWith("/") ? path.posix.dirname(from) : files.workingDirectory, name) : name,
+      /^\.{0,2}\//.test(name) ? path.posix.resolve(from.startsWith("/") ? path.posix.dirname(from) : files.workingDirectory, withoutQuery(name)) : name,
     moduleSource: (/** @type {string} */ name, /** @type {string} */ names) => {
       if (name.startsWith("/")) {
-        const text = files.read(name).toString();
-        return name.endsWith(".json") ? `export default JSON.parse(${JSON.stringify(text)});` : text;
+        const file = withoutQuery(name);
+        const text = files.read(file).toString();
+        return file.endsWith(".json") ? `export default JSON.parse(${JSON.stringify(text)});` : text;
       }
       const from = `const module = require(${JSON.stringify(name)}); export default module;`;
       return names ? `${from} export const { ${names.split(" ").join(", ")} } = module;` : from;
@@ -127,6 +128,11 @@ export function makeServices({ ask, files, send, write, fire, uncaught }) {
       timers.clear();
     },
   };
+}
+
+/** @param {string} name of a module */
+function withoutQuery(name) {
+  return name.replace(/\?.*$/s, "");
 }
 
 /** @param {URL} url */

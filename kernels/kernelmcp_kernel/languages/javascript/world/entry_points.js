@@ -1,7 +1,7 @@
 // What the host calls.
 (host, world) => {
   "use strict";
-  const { define, inspect, modules, timers } = world;
+  const { define, inspect, moduleName, modules, timers } = world;
 
   const MAX_CHARS = 100_000;
   const { random } = Math;
@@ -36,6 +36,7 @@
     // What a program asks for, and not a person: a text is whole.
     whole: (value) => (typeof value === "string" ? JSON.stringify(value) : inspect(value)),
     fault,
+    moduleName,
     names: (name) => Object.keys(modules[name.replace(/^node:/, "")] ?? {}).filter((one) => /^[A-Za-z_$][\w$]*$/.test(one)).join(" "),
     fire: (number) => {
       const timer = timers.get(number);
