@@ -16,6 +16,11 @@ def test_why_a_guest_ended_says_nothing_of_the_machine() -> None:
     assert explain(-signal.SIGABRT, words, None) == f"it was killed for memory: it had used all it may have: {reason}"
 
 
+def test_why_a_guest_ended_is_nodes_error_and_not_its_version() -> None:
+    words = "node:fs:3\n  throw it;\n  ^\n\nRangeError: too large\n    at node:fs:3:9\n\nNode.js v24.19.0\n"
+    assert explain(1, words, None) == "it exited with status 1: RangeError: too large"
+
+
 @pytest.mark.parametrize(
     ("ended", "said", "status", "words"),
     [

@@ -12,7 +12,7 @@ import pytest
 
 from ..processes import command_line
 from .conftest import running_kernel
-from .driver import DEADLINE, Kernel, wait_until
+from .driver import DEADLINE, Kernel, Ran, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +230,10 @@ def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Ke
             "[ 16, 8 ]",
         ),
         ("// nothing", ""),
+        (
+            "console.log(); console.log('a', undefined); console.info(); console.log(undefined)",
+            "\na undefined\n\nundefined\n",
+        ),
         ("#!/usr/bin/env node\n5", "5"),
         ("#!/usr/bin/env node\nawait 5", "5"),
         ("console.log('hi')\nimport { basename } from 'path'\nbasename('/a/b')", "hi\n'b'"),
@@ -400,6 +404,67 @@ def test_timers_go_on_after_their_cell(kernel: Kernel) -> None:
     wait = "await new Promise(done => { const t = setInterval(() => ticks > 5 && done(clearInterval(t)), 1) })"
     assert js(kernel, f"{wait}; ticks > 5") == "true"
     assert js(kernel, "clearInterval(timer)") == ""
+
+
+def test_files_that_have_changed_are_loaded_anew(kernel: Kernel) -> None:
+    js(kernel, "const { writeFileSync } = require('fs'); var count = 0")
+    js(kernel, "writeFileSync('c.js', 'count += 1; exports.v = 1')")
+    js(kernel, "writeFileSync('m.mjs', 'count += 1; export const v = 1')")
+    js(kernel, """writeFileSync('c2.js', 'module.exports = require("./c")')""")
+    js(kernel, """writeFileSync('m2.mjs', 'export * from "./m.mjs"')""")
+    load = "[require('./c').v, require('./c2').v, (await import('./m.mjs')).v, (await import('./m2.mjs?v=2')).v, count]"
+    assert [js(kernel, load) for _ in range(2)] == ["[ 1, 1, 1, 1, 2 ]"] * 2
+    js(kernel, "writeFileSync('c.js', 'exports.v = 25'); writeFileSync('m.mjs', 'export const v = 26')")
+    assert js(kernel, load) == "[ 25, 25, 26, 26, 2 ]"
+    js(kernel, "require.cache[require.resolve('./c')].exports.v = 3")
+    assert js(kernel, load) == "[ 3, 3, 26, 26, 2 ]"
+    assert js(kernel, "delete require.cache[require.resolve('./c')]; require('./c').v") == "25"
+
+
+def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> None:
+    tick = "console.log('tick'); display('shown'); throw new Error('seen')"
+    request = kernel.send(f"%%js\nconst ticking = setInterval(() => {{ {tick} }}, 20)")
+    assert kernel.finish(request).status == "ok"
+    late = Ran(kernel.reply(kernel.client.is_complete("%%js\n1")), [])
+    while {"stdout", "stderr", "display_data"} - {*late.kinds()}:
+        late.outputs.append(kernel.output(request))
+    assert "tick\n" in late.text()
+    assert "Uncaught Error: seen\n" in late.text("stderr")
+    assert js(kernel, "clearInterval(ticking)").replace("tick\n", "") == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("async function main() { await null; JSON.parse('{bad') }\nmain();\nconsole.log('on')", "SyntaxError: "),
+        ("(async () => { throw new TypeError('early') })(); console.log('on')", "TypeError: early\n"),
+        ("console.log('on'); [1].forEach(async (i) => { await null; throw new Error(`of ${i}`) })", "Error: of 1\n"),
+        ("Promise.reject(5)\nconsole.log('on'); await null", "Error: thrown: 5\n"),
+        (
+            "setTimeout(async () => { throw Error('x') }); console.log('on'); await new Promise(f => setTimeout(f, 5))",
+            "Error: x\n",
+        ),
+    ],
+)
+def test_an_error_of_a_promise_that_nobody_gets_is_told(kernel: Kernel, code: str, error: str) -> None:
+    ran = kernel.run(f"%%js\n{code}")
+    assert (ran.status, ran.text()) == ("ok", "on\n")
+    assert ran.text("stderr").startswith(f"Uncaught (in promise) {error}")
+    assert ran.text("stderr").count("Uncaught") == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Promise.reject(new Error('seen')).catch(() => 0); 1",
+        "const kept = Promise.reject(new Error('seen')); await kept.catch(() => 0); 1",
+        "[1].forEach(async (i) => i); (() => 5)(); (() => () => 5)(); 1",
+        "var found; [1].forEach(async function (i) { found = this.of + i }, {of: 0}); found",
+    ],
+)
+def test_nothing_is_told_of_a_promise_that_is_handled(kernel: Kernel, code: str) -> None:
+    ran = kernel.run(f"%%js\n{code}")
+    assert (ran.result, ran.text("stderr")) == ("1", "")
 
 
 def test_completion_inspection_and_whether_a_cell_is_complete(kernel: Kernel) -> None:

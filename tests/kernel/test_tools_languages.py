@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from kernelmcp_kernel.languages.javascript.language import JavaScript
+from kernelmcp_kernel.runtime.build_identity import node_binary
+from kernelmcp_kernel.runtime.places import PACKAGE
 
 from .conftest import running_kernel
 from .driver import Kernel, Ran, wait_until
@@ -29,6 +32,8 @@ INDEX: Message = {
         "hr_2": {"name": "hr-2", "about": "People", "tools": {"echo": ["echo", "echo(a)", "Any", "Says it again."]}},
     }
 }
+
+GUEST = PACKAGE / "languages" / "javascript"
 
 
 @pytest.fixture(scope="module")
@@ -237,3 +242,42 @@ def test_an_interrupt_ends_the_calls_of_javascript(kernel: Kernel, offerer: Offe
     assert kernel.finish(request).error == "KeyboardInterrupt: "
     assert wait_until(lambda: sorted(offerer.cancelled) == [call["id"] for call in offerer.calls])
     assert js(kernel, "[state, await servers.crm.echo({})]") == "[ 1, {} ]"
+
+
+def test_what_goes_on_after_calls_that_an_interrupt_ended_ends_too(kernel: Kernel, offerer: Offerer) -> None:
+    js(kernel, "var kept = 1")
+    calls = "[1, 2].map((a) => servers.crm.silent({a}).catch(() => { for (;;); }))"
+    request = kernel.send(f"%%js\nawait Promise.all({calls})")
+    assert wait_until(lambda: len(offerer.calls) == 2)
+    kernel.interrupt()
+    assert kernel.finish(request).error == "KeyboardInterrupt: "
+    ran = kernel.run("%%js\nkept")
+    assert (ran.result, ran.text("stderr")) == ("1", "")
+
+
+IS_ENDING_WHEN_AN_ANSWER_COMES = f"""
+import {{ Engine }} from "{GUEST}/engine.mjs";
+import {{ Realm }} from "{GUEST}/realm.mjs";
+import {{ makeServices }} from "{GUEST}/services.mjs";
+let isEnding = false;
+let answer;
+const ask = () => new Promise((resolve) => (answer = resolve));
+const realm = new Realm(await Engine.make(), makeServices({{ ask }}).all, () => isEnding, () => undefined);
+realm.evaluate("let state = 'pending'; fetch('http://x').catch(() => (state = 'ended'));", "cell");
+isEnding = true;
+try {{
+  realm.evaluate("for (;;);", "cell"); // from now on QuickJS asks at each step
+}} catch {{
+  answer({{ error: "interrupted" }});
+}}
+await new Promise((resolve) => setImmediate(resolve));
+isEnding = false;
+realm.runJobs();
+console.log(realm.call("inspect", realm.evaluate("state", "cell")));
+"""
+
+
+def test_an_answer_comes_while_all_is_to_end() -> None:
+    command = [str(node_binary()), "--input-type=module", "-e", IS_ENDING_WHEN_AN_ANSWER_COMES]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=120, text=True)
+    assert (done.stdout, done.stderr[-500:]) == ("'ended'\n", "")

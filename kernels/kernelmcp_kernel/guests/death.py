@@ -13,6 +13,8 @@ _EXIT_OUT_OF_MEMORY = 71
 _LAST_LINE_CHARS = 300
 # V8 writes these lines below its reason: addresses, and the path of Node on this machine.
 _STACK = re.compile(r"-----|\s*\d+: 0x")
+# What Node ends with; below it are the stack and Node's version.
+_ERROR = re.compile(r"\w*Error( \[\w+\])?: ")
 
 
 class GuestDied(Exception):
@@ -29,7 +31,8 @@ def explain(exit_code: int | None, last_words: str, group: Group | None) -> str:
         return "it closed its output pipe while it was still running"
     how = _how(exit_code, last_words, group)
     lines = [line for line in last_words.splitlines() if line.strip() and not _STACK.match(line)]
-    last = lines[-1][:_LAST_LINE_CHARS] if lines and exit_code else ""
+    errors = [line for line in lines if _ERROR.match(line)]
+    last = (errors or lines)[-1][:_LAST_LINE_CHARS] if lines and exit_code else ""
     return f"{how}: {last}" if last else how
 
 

@@ -38,6 +38,7 @@ export function translate(code) {
     if (waits) inFunction(statement, edits, names, isStrict);
     else inScript(statement, edits);
   }
+  for (const statement of statements) watch(statement, edits, statement === last);
   if (!waits) return { functions: "", text: edits.text(), waits, hasResult };
   if (hasResult) {
     edits.insert(last.expression.start, "return { value: (", last.start);
@@ -175,6 +176,18 @@ function functionsOf(statements, code) {
     done = end;
   }
   return text;
+}
+
+/** A call whose promise nobody gets: an error of it is to be told. @param {Node} statement @param {Edits} edits
+ * @param {boolean} isResult */
+function watch({ type, expression }, edits, isResult) {
+  if (type !== "ExpressionStatement" || expression.type !== "CallExpression") return;
+  const { callee, arguments: given } = expression;
+  const isForEach = callee.property?.name === "forEach" && given[0]?.async;
+  if (isResult && !isForEach) return;
+  const { start, end } = isForEach ? given[0] : expression;
+  edits.insert(start, isForEach ? "watchedFunction$(" : "watched$(");
+  edits.insert(end, ")");
 }
 
 /** As many lines and columns of nothing. @param {string} code */

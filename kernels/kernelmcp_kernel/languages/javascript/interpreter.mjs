@@ -53,9 +53,14 @@ export class Interpreter {
     try {
       this.realm.call("fire", number);
     } catch (error) {
-      if (!this.isEnding) this.services.complain(`Uncaught ${this.#describe(error).traceback.join("\n")}\n`);
+      if (!this.isEnding) this.complain(error, "Uncaught");
     }
     this.turn();
+  }
+
+  /** Nobody gets the error. @param {unknown} error @param {string} how */
+  complain(error, how) {
+    this.services.complain(`${how} ${this.#describe(error).traceback.join("\n")}\n`);
   }
 
   /** Nothing will happen by itself. */
@@ -67,7 +72,7 @@ export class Interpreter {
   turn() {
     this.realm.runJobs();
     if (this.wake) this.wake();
-    else this.isEnding = false; // it was what an earlier cell has left behind
+    else if (!this.realm.underWay) this.isEnding = false; // it was what an earlier cell has left behind
   }
 
   /** End what is awaited. */

@@ -12,7 +12,7 @@ import { completeness } from "./cells.mjs";
 import { Engine } from "./engine.mjs";
 import { Files } from "./files.mjs";
 import { Interpreter } from "./interpreter.mjs";
-import { Realm } from "./realm.mjs";
+import { Realm, Thrown } from "./realm.mjs";
 import { makeServices } from "./services.mjs";
 
 const [REQUESTS, FRAMES, INTERRUPTS, STATE_OUT, STATE_IN] = [3, 4, 5, 6, 7];
@@ -20,6 +20,7 @@ const EXIT_GUEST_FAULT = 70;
 const settings = JSON.parse(process.argv[2]);
 
 let currentId = "";
+let cellId = ""; // of the newest cell, which has what timers print after it
 let hostCallCount = 0;
 /** @typedef {import("./tools.mjs").Answer} Answer */
 /** @type {Map<number, (answer: Answer) => void>} */
@@ -79,9 +80,10 @@ let interpreter;
 const services = makeServices({
   ask,
   files,
-  send,
-  write: (name, text) => streams.write(name, text.toWellFormed(), currentId),
+  send: (type, content) => send(type, content, cellId),
+  write: (name, text) => streams.write(name, text.toWellFormed(), cellId),
   fire: (number) => interpreter.fire(number),
+  uncaught: (fault) => interpreter.complain(new Thrown(fault), "Uncaught (in promise)"),
 });
 const realm = new Realm(await Engine.make(), services.all, isInterrupted, () => interpreter.turn());
 interpreter = new Interpreter(realm, services);
@@ -95,6 +97,7 @@ function isInterrupted() {
 /** Run one request; they come one at a time. @param {any} request */
 async function run({ op, id, number, content }) {
   currentId = id;
+  if (op === "execute") cellId = id;
   interrupts.begin(number);
   quota.begin();
   /** @type {any} */

@@ -39,7 +39,7 @@ export class Realm {
     engine.askWhileRunning(isInterrupted);
     this.runtime.setModuleLoader(
       (name) => String(services.moduleSource(name, this.call("names", name))),
-      (from, name) => String(services.modulePath(from, name)),
+      (from, name) => this.call("moduleName", String(services.modulePath(from, name)), from),
     );
   }
 
@@ -177,13 +177,16 @@ export class Realm {
     }
   }
 
-  /** @param {import("quickjs-emscripten-core").QuickJSDeferredPromise} promise @param {string} text */
+  /** Also while all is to end: what throws here would end the process.
+   * @param {import("quickjs-emscripten-core").QuickJSDeferredPromise} promise @param {string} text */
   #settle(promise, text) {
-    try {
-      this.crossing.give(text).consume((given) => promise.resolve(given));
-    } catch (error) {
-      this.#errorOf(error).consume((given) => promise.reject(given));
-    }
+    this.engine.granted(() => {
+      try {
+        this.crossing.give(text).consume((given) => promise.resolve(given));
+      } catch (error) {
+        this.#errorOf(error).consume((given) => promise.reject(given));
+      }
+    });
   }
 
   /** @param {any} result @returns {Handle} Throws Thrown. */

@@ -12,10 +12,10 @@ const MAX_VALUES = 1_000_000;
 
 /** @typedef {{ask: (call: object) => Promise<import("./tools.mjs").Answer>, files: import("./files.mjs").Files,
  * send: (type: string, content: object) => void, write: (name: string, text: string) => void,
- * fire: (number: number) => void}} Parts */
+ * fire: (number: number) => void, uncaught: (fault: import("./realm.mjs").Fault) => void}} Parts */
 
 /** @param {Parts} parts */
-export function makeServices({ ask, files, send, write, fire }) {
+export function makeServices({ ask, files, send, write, fire, uncaught }) {
   /** @type {Map<number, NodeJS.Timeout>} */
   const timers = new Map();
   let timerCount = 0;
@@ -37,6 +37,7 @@ export function makeServices({ ask, files, send, write, fire }) {
     decodeText: (/** @type {Buffer} */ bytes, /** @type {string} */ label, /** @type {boolean} */ fatal, /** @type {boolean} */ ignoreBOM) =>
       new TextDecoder(label, { fatal, ignoreBOM }).decode(bytes),
     unfinished,
+    uncaught: (/** @type {string} */ fault) => uncaught(parsed(fault)),
     btoa: (/** @type {string} */ text) => btoa(text),
     atob: (/** @type {string} */ text) => atob(text),
     display: (/** @type {string} */ text) => send("display_data", { ...parsed(text), transient: {} }),
@@ -100,11 +101,12 @@ export function makeServices({ ask, files, send, write, fire }) {
       `there is no module '${name}' here: fs, path, util, assert, timers, url, buffer, crypto and os are, and files of the workspace ('./name.js'). ` +
       "npm packages cannot be installed",
     modulePath: (/** @type {string} */ from, /** @type {string} */ name) =>
-      /^\.{0,2}\//.test(name) ? path.posix.resolve(from.startsWith("/") ? path.posix.dirname(from) : files.workingDirectory, name) : name,
+      /^\.{0,2}\//.test(name) ? path.posix.resolve(from.startsWith("/") ? path.posix.dirname(from) : files.workingDirectory, withoutQuery(name)) : name,
     moduleSource: (/** @type {string} */ name, /** @type {string} */ names) => {
       if (name.startsWith("/")) {
-        const text = files.read(name).toString();
-        return name.endsWith(".json") ? `export default JSON.parse(${JSON.stringify(text)});` : text;
+        const file = withoutQuery(name);
+        const text = files.read(file).toString();
+        return file.endsWith(".json") ? `export default JSON.parse(${JSON.stringify(text)});` : text;
       }
       const from = `const module = require(${JSON.stringify(name)}); export default module;`;
       return names ? `${from} export const { ${names.split(" ").join(", ")} } = module;` : from;
@@ -126,6 +128,11 @@ export function makeServices({ ask, files, send, write, fire }) {
       timers.clear();
     },
   };
+}
+
+/** @param {string} name of a module */
+function withoutQuery(name) {
+  return name.replace(/\?.*$/s, "");
 }
 
 /** @param {URL} url */

@@ -1,7 +1,7 @@
 // What the host calls.
 (host, world) => {
   "use strict";
-  const { inspect, modules, timers } = world;
+  const { define, inspect, moduleName, modules, timers } = world;
 
   const MAX_CHARS = 100_000;
   const { random } = Math;
@@ -14,21 +14,35 @@
       return false; // a proxy's own
     }
   };
+  const fault = (error) => {
+    const { name, message, stack } = isError(error) ? error : { name: "Error", message: `thrown: ${inspect(error)}`, stack: "" };
+    const cause = isError(error) && Object.hasOwn(error, "cause") ? `\n[cause]: ${inspect(error.cause)}` : "";
+    return JSON.stringify({ name: start(name), message: start(message), stack: start(`${stack}${cause}`) });
+  };
+  const { then } = Promise.prototype;
+  const uncaught = (error) => host.uncaught(fault(error));
+  const watched = (value) => {
+    if (value instanceof Promise) Reflect.apply(then, value, [undefined, uncaught]);
+    return value;
+  };
+  const watchedFunction = (called) =>
+    function (...values) {
+      return watched(Reflect.apply(called, this, values));
+    };
+  define("watched$", watched); // for cells.mjs, as the next one
+  define("watchedFunction$", watchedFunction);
   return {
     inspect: (value) => inspect(value),
     // What a program asks for, and not a person: a text is whole.
     whole: (value) => (typeof value === "string" ? JSON.stringify(value) : inspect(value)),
-    fault: (error) => {
-      const { name, message, stack } = isError(error) ? error : { name: "Error", message: `thrown: ${inspect(error)}`, stack: "" };
-      const cause = isError(error) && Object.hasOwn(error, "cause") ? `\n[cause]: ${inspect(error.cause)}` : "";
-      return JSON.stringify({ name: start(name), message: start(message), stack: start(`${stack}${cause}`) });
-    },
+    fault,
+    moduleName,
     names: (name) => Object.keys(modules[name.replace(/^node:/, "")] ?? {}).filter((one) => /^[A-Za-z_$][\w$]*$/.test(one)).join(" "),
     fire: (number) => {
       const timer = timers.get(number);
       if (!timer) return;
       if (!timer.again) timers.delete(number);
-      timer.callback(...timer.values);
+      watched(timer.callback(...timer.values));
     },
     stopAll: () => timers.clear(),
     random,

@@ -8,8 +8,9 @@
     Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
 
   const show = (value) => (typeof value === "string" ? value : inspect(value));
-  world.format = (first, ...rest) => {
-    if (typeof first !== "string" || !rest.length || first.length > MAX_FORMAT) return [first, ...rest].map(show).join(" ");
+  world.format = (...values) => {
+    const [first, ...rest] = values;
+    if (typeof first !== "string" || !rest.length || first.length > MAX_FORMAT) return values.map(show).join(" ");
     const text = first.replace(/%[sdifjoOc%]/g, (found) => {
       if (found === "%%") return "%";
       if (!rest.length) return found;

@@ -93,22 +93,49 @@
     crypto,
     os: { EOL: "\n", platform: () => "linux", tmpdir: () => "/tmp", homedir: () => "/workspace" },
   };
-  const cached = new Map();
-  const requireFrom = (folder) => (name) => {
-    const known = modules[String(name).replace(/^node:/, "")];
-    if (known) return known;
+  const cached = { __proto__: null };
+  const stamps = new Map(); // of the files that were loaded
+  let version = 0;
+  const stampOf = (file) => {
+    if (!fs.existsSync(file)) return "";
+    const { mtimeMs, size } = fs.statSync(file);
+    return `${mtimeMs} ${size}`;
+  };
+  // What has loaded a file that has changed has the old one: all are loaded anew.
+  const renew = () => {
+    if ([...stamps].every(([file, stamp]) => stampOf(file) === stamp)) return;
+    for (const file in cached) delete cached[file];
+    stamps.clear();
+    version += 1;
+  };
+  const isBuiltIn = (name) => modules[String(name).replace(/^node:/, "")] !== undefined;
+  const resolveFrom = (folder) => (name) => {
+    if (isBuiltIn(name)) return name;
     if (!/^\.{0,2}\//.test(name)) throw Object.assign(new Error(host.noModule(String(name))), { code: "MODULE_NOT_FOUND" });
     const file = path.resolve(folder, name);
     const found = [file, `${file}.js`, `${file}.json`, `${file}/index.js`].find((one) => fs.existsSync(one) && fs.statSync(one).isFile());
     if (!found) throw Object.assign(new Error(`Cannot find module '${name}'`), { code: "MODULE_NOT_FOUND" });
-    if (!cached.has(found)) {
+    return found;
+  };
+  const requireFrom = (folder) => Object.assign((name) => {
+    if (isBuiltIn(name)) return modules[String(name).replace(/^node:/, "")];
+    const found = resolveFrom(folder)(name);
+    if (!cached[found]) {
+      stamps.set(found, stampOf(found));
       const text = fs.readFileSync(found, "utf-8");
       const module = { exports: {} };
-      cached.set(found, module);
+      cached[found] = module;
       if (found.endsWith(".json")) module.exports = JSON.parse(text);
       else host.compile(text, found)(module, module.exports, requireFrom(path.dirname(found)), found, path.dirname(found));
     }
-    return cached.get(found).exports;
+    return cached[found].exports;
+  }, { cache: cached, resolve: resolveFrom(folder) });
+  // QuickJS keeps what it has loaded under this name.
+  world.moduleName = (file, from) => {
+    if (!file.startsWith("/")) return file;
+    if (!from.startsWith("/")) renew();
+    if (!stamps.has(file)) stamps.set(file, stampOf(file));
+    return version ? `${file}?${version}` : file;
   };
   define("process", {
     argv: ["node"],
@@ -137,7 +164,11 @@
     on: () => process,
   });
   modules.process = process;
-  define("require", (name) => requireFrom(process.cwd())(name));
+  const require = (name) => {
+    renew();
+    return requireFrom(process.cwd())(name);
+  };
+  define("require", Object.assign(require, { cache: cached, resolve: (name) => resolveFrom(process.cwd())(name) }));
   define("global", globalThis);
   world.modules = modules;
 };
