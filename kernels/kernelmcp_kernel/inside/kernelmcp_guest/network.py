@@ -144,7 +144,7 @@ def _whole(body: Any) -> bytes:
     body = body.read() if hasattr(body, "read") else body
     if isinstance(body, str):
         return body.encode()
-    pieces = [body or b""] if isinstance(body, bytes | bytearray | memoryview | None) else body
+    pieces: Any = [body or b""] if isinstance(body, bytes | bytearray | memoryview | None) else body
     return b"".join(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
 
 

@@ -164,7 +164,10 @@ def _refused(server: str, tool: str) -> Any:
     def refused(*_: Any, **arguments: Any) -> Any:
         return pending_calls.call(server, tool, arguments)
 
-    vars(refused)["aio"] = lambda *_, **arguments: pending_calls.call_async(server, tool, arguments)
+    def aio(*_: Any, **arguments: Any) -> Any:
+        return pending_calls.call_async(server, tool, arguments)
+
+    vars(refused)["aio"] = aio
     return refused
 
 
