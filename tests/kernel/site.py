@@ -77,6 +77,15 @@ class _Handler(BaseHTTPRequestHandler):
     def page_redirect(self, query: dict[str, list[str]]) -> None:
         self.answer(b"", int(query.get("status", ["302"])[0]), Location=query["to"][0])
 
+    def page_login(self, query: dict[str, list[str]]) -> None:
+        """Two cookies, and elsewhere."""
+        self.send_response(302)
+        for cookie in ("one=1; Path=/", "two=2; Path=/; Expires=Thu, 01 Jan 2099 00:00:00 GMT"):
+            self.send_header("Set-Cookie", cookie)
+        self.send_header("Location", "/echo")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
     def page_reflect(self, query: dict[str, list[str]]) -> None:
         """The secret, in all the places where a server could show it again."""
         secret = self.headers["x-secret"]

@@ -152,6 +152,34 @@ def test_the_rest_of_the_libraries_works_too(kernel: Kernel, site: Site) -> None
     )
 
 
+def test_requests_keeps_cookies_and_reasons_and_tells_a_timeout(kernel: Kernel, site: Site) -> None:
+    ran = kernel.run(
+        "with requests.Session() as session:\n"
+        "    first = session.post(site + '/login', data={'name': 'a'})\n"
+        "    got = first.history[0].cookies.get_dict()\n"
+        "    print(session.cookies.get_dict(), got, session.get(site + '/echo').reason)\n"
+        "try: requests.get(site + '/redirect?status=500&to=/').raise_for_status()\n"
+        "except requests.HTTPError as error: print(str(error).partition(' for url')[0])\n"
+        "for options in ({}, {'stream': True}):\n"
+        "    try: requests.get(site + '/silent', timeout=0.2, **options)\n"
+        "    except requests.Timeout as error: print(type(error).__name__, error)\n"
+        "bodies = b'a', 'b', iter([b'c', b'd'])\n"
+        "texts = [requests.post(site + '/echo', data=body).json()['body'] for body in bodies]\n"
+        "print(texts, b''.join(requests.get(site + '/gzip', stream=True).iter_content(3)))"
+    )
+    assert ran.status == "ok", ran.error
+    cookies = {"one": "1", "two": "2"}
+    late = f"ReadTimeout the request to 127.0.0.1:{site.port} took longer than 0.2 s"
+    assert ran.text().splitlines() == [
+        f"{cookies} {cookies} OK",
+        "500 Server Error: Internal Server Error",
+        late,
+        late,
+        "['a', 'b', 'cd'] b'unpacked'",
+    ]
+    assert next(one for one in site.arrived[::-1] if one.header("cookie")).header("cookie") == ["one=1; two=2"]
+
+
 def test_the_guest_uses_a_secret_that_it_never_sees(kernel: Kernel, site: Site) -> None:
     ran = kernel.run("answer = requests.get(site + '/reflect')\nprint(answer.text, answer.headers, answer.reason)")
     assert site.arrived[-1].header("x-secret") == [SECRET]

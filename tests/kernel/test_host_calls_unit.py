@@ -75,7 +75,20 @@ async def test_one_question_at_a_time() -> None:
     await one.call(0, "input")
     await one.call(1, "input")
     await one.call(2)
-    assert (one.begun, one.answers) == (2, {1: REFUSED})
+    assert (one.begun, one.answers) == (2, {})
+    await one.end()
+    assert (one.begun, one.answers) == (3, dict.fromkeys(range(3), "done"))
+
+
+async def test_a_question_that_waits_for_another_ends_with_its_cell() -> None:
+    one = Calling()
+    await one.call(0, "input")
+    await one.call(1, "input")
+    one.calls.cancel("the cell has ended")
+    await anyio.wait_all_tasks_blocked()
+    assert (one.begun, one.answers) == (1, dict.fromkeys(range(2), "the cell has ended"))
+    await one.call(2, "input")
+    assert one.begun == 2, "the turn of one that has ended is the next one's"
 
 
 @pytest.mark.parametrize("kind", ["other", "none", None, ["fetch"], {}])

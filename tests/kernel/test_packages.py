@@ -175,6 +175,27 @@ def test_an_import_takes_the_distributions_own_file_whatever_the_index_has(
         assert install_for(module) is None
 
 
+def test_an_import_that_needs_the_index_takes_the_other_dependencies_from_the_distribution(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "pyodide", "pandalike", "2.0", requires=("dates", "zones"))
+    make_wheel(tmp_path / "pyodide", "dates", "2.0")
+    lock_of(tmp_path / "pyodide", pandalike=("dates",), dates=(), newer=())
+    for name in ("dates", "newer"):
+        index.add(name, "9999.1")
+    index.add("zones")
+
+    def versions(module: str) -> dict[str, str]:
+        found = asyncio.run(Installer(settings, store).install_for(module, lambda line: None))
+        assert found is not None
+        return {package.wheel.name: package.wheel.version for package in found.installed}
+
+    assert versions("pandalike_module") == {"pandalike": "2.0", "dates": "2.0", "zones": "1.0"}
+    make_wheel(tmp_path / "pyodide", "strict", "2.0", requires=("newer>=3",))
+    lock_of(tmp_path / "pyodide", strict=(), newer=())
+    assert versions("strict_module") == {"strict": "2.0", "newer": "9999.1"}
+
+
 def test_an_import_of_what_is_prepared_and_does_not_fit_takes_the_distributions_own_file(
     index: Index, settings: PackageSettings, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

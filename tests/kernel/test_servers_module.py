@@ -12,7 +12,7 @@ from kernelmcp.upstreams.catalogue import Catalogue, Tool
 from kernelmcp.upstreams.stubs import publish, render
 
 from .driver import Kernel
-from .offerer import Message, Offerer, offering, structured
+from .offerer import Message, Offerer, failed, offering, structured
 
 DEAL = {"type": "object", "title": "Deal", "properties": {"id": {"type": "string"}, "amount": {"type": "number"}}}
 SKILL = '"""Text made loud."""\n\ndef shout(text):\n    return text.upper()\n'
@@ -196,6 +196,19 @@ def test_a_search_that_finds_nothing_says_what_there_is(kernel: Kernel, offerer:
 )
 def test_a_name_that_is_not_there_leads_to_one_that_is(kernel: Kernel, offerer: Offerer, code: str, said: str) -> None:
     assert said in kernel.run(code).error
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["servers.crm.delete_deal(id='1')", "await servers.crm.delete_deal.aio(id='1')", "callMCPTool('crm.delete_deal')"],
+)
+def test_the_client_answers_the_call_of_a_denied_tool(kernel: Kernel, tmp_path: Path, code: str) -> None:
+    files = render([CRM], lambda server, tool: tool.name != "delete_deal")
+    with offering(kernel, publish(files, tmp_path), {"crm.delete_deal": lambda _: failed("ToolDenied", "not this")}):
+        assert kernel.run(f"import servers\n{code}").error == "ToolDenied: not this"
+        assert kernel.run("from servers.crm import delete_deal\ndelete_deal()").error == "ToolDenied: not this"
+        assert value(kernel, "'delete_deal' in dir(servers.crm)") == "False"
+        assert "delete_deal" not in str(value(kernel, "servers.search('delete deal')"))
 
 
 def test_a_server_without_tools_says_why(kernel: Kernel, tmp_path: Path) -> None:

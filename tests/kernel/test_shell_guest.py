@@ -224,6 +224,17 @@ def test_which_knows_what_a_command_is_and_what_is_none(guest: ShellGuest) -> No
     )  # fmt: skip
 
 
+def test_a_program_of_python_that_is_no_command_is_told_as_a_module(guest: ShellGuest) -> None:
+    for name, advice in (("black", "pip install black, then python -m black"), ("uv", "use pip")):
+        code = f"{name} .; command -v {name} || echo none"
+        said = f"bash: line 1: {name}: command not found: {advice}\n"
+        found = guest.apart(code)
+        assert (found.stdout, found.stderr) == ("none\n", said)
+        guest.execute(code)
+        assert guest.text("stderr").endswith(said)
+    assert guest.apart("blakc").stderr.startswith("bash: line 1: blakc: command not found")
+
+
 def test_redirections_and_variables_end_before_a_script_with_a_syntax_error(
     guest: ShellGuest,
 ) -> None:

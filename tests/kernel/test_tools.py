@@ -188,6 +188,21 @@ def test_arguments_that_are_no_json_are_refused_before_a_call(kernel: Kernel, of
     assert offerer.calls == []
 
 
+def test_arguments_may_be_scalars_and_arrays_of_numpy_and_dates(kernel: Kernel, offerer: Offerer) -> None:
+    # Stands for np.int64 and np.ndarray, which have the same method.
+    code = """
+import datetime
+class Array:
+    def __init__(self, value): self.value = value
+    def tolist(self): return self.value
+day = datetime.date(2026, 1, 2)
+call('crm', 'echo', {'n': Array(2), 'rows': [Array([1, Array(3)])], 'day': day})
+"""
+    assert kernel.run(CALL + code).result == "{'n': 2, 'rows': [[1, 3]], 'day': '2026-01-02'}"
+    for value in ("Array", "Array(float('nan'))", "datetime.date"):
+        assert "cannot be sent as JSON" in kernel.run(f"call('crm', 'echo', {{'a': {value}}})").error
+
+
 def test_one_error_among_many_leaves_the_others(kernel: Kernel, offerer: Offerer) -> None:
     code = """
 calls = [call_async('crm', 'echo', {'a': 1}), call_async('crm', 'fail', {'kind': 'ToolError', 'message': 'x'})]

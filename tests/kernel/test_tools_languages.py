@@ -17,7 +17,7 @@ from kernelmcp_kernel.runtime.places import PACKAGE
 
 from .conftest import running_kernel
 from .driver import Kernel, Ran, wait_until
-from .offerer import Message, Offerer, Tool, offering
+from .offerer import Message, Offerer, Tool, failed, offering
 from .state_guest import StateGuest
 from .test_tools import PIXEL, TOOLS
 
@@ -28,6 +28,7 @@ INDEX: Message = {
             "about": "Customers",
             "tools": {name: [name, f"{name}(a)", "Any", f"Does {name}."] for name in ("echo", "raw", "fail", "silent")}
             | {"given_": ["given", "given_(result)", "Any", "What is wanted."]},
+            "denied": {"wipe_all": "wipe-all"},
         },
         "hr_2": {"name": "hr-2", "about": "People", "tools": {"echo": ["echo", "echo(a)", "Any", "Says it again."]}},
     }
@@ -45,7 +46,11 @@ def kernel() -> Iterator[Kernel]:
 @pytest.fixture
 def offerer(kernel: Kernel, tmp_path: Path) -> Iterator[Offerer]:
     (tmp_path / "index.json").write_text(json.dumps(INDEX))
-    tools: dict[str, Tool] = {**TOOLS, "hr-2.echo": TOOLS["crm.echo"]}
+    tools: dict[str, Tool] = {
+        **TOOLS,
+        "hr-2.echo": TOOLS["crm.echo"],
+        "crm.wipe-all": lambda _: failed("ToolDenied", "not this"),
+    }
     with offering(kernel, tmp_path, tools) as running:
         yield running
 
@@ -175,6 +180,8 @@ def test_javascript_gets_values(kernel: Kernel, offerer: Offerer) -> None:
         ("servers.crm.fail({kind: 'ToolDenied', message: 'no'})", "ToolDenied", "no"),
         ("servers.crm.given_({result: {content: [], isError: true}})", "ToolError", "crm.given_: it failed"),
         ("servers.crm.given_({result: {content: 5}})", "ToolError", "crm.given_: its answer is not a tool result"),
+        ("servers.crm.wipe_all({})", "ToolDenied", "not this"),
+        ("callMCPTool('wipe-all')", "ToolDenied", "not this"),
         ("callMCPTool('crm.nothing')", "ToolError", "there is no tool 'crm.nothing'"),
         ("servers.crm.nothing({})", "ToolError", "there is no tool 'crm.nothing'"),
         ("callMCPTool('echo')", "ToolError", "several servers have a tool 'echo': crm.echo, hr_2.echo"),

@@ -233,6 +233,15 @@ def test_the_digest_is_of_the_content() -> None:
     assert wide.files["index.json"] != narrow.files["index.json"]
 
 
+def test_a_denied_tool_has_only_its_name_in_the_index() -> None:
+    crm = Catalogue("crm", "", "", "", (tool("get-deal"), tool("get_deal"), tool("wipe all")))
+    found = render([crm], lambda server, each: each.name == "get_deal")
+    assert set(found.files) == {"index.json", "crm/__init__.py", "crm/get_deal.py"}
+    content = json.loads(found.files["index.json"])["servers"]["crm"]
+    assert list(content["tools"]) == ["get_deal"]
+    assert content["denied"] == {"wipe_all": "wipe all"}
+
+
 # -- the folder -------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """All files of an offer: a folder for each server, a file for each tool, and an index for searches.
 
-    index.json          {"servers": {NAME: {"name", "about", "tools": {TOOL: [name, brief, result, description]}}},
+    index.json          {"servers": {NAME: {"name", "about", "tools": {TOOL: [name, brief, result, description]},
+                         "denied": {TOOL: name}}},
                          "connecting": [NAME], "note": what a search says of these}
     NAME/__init__.py    a docstring: the server's own description, one line per tool
     NAME/TOOL.py        see module.py
@@ -56,7 +57,7 @@ def render(
     """Render the files of all allowed tools, and of promoted skills: their text by their names (upstreams/skills.py).
     Servers that are `connecting` have no tools yet. Never raises, whatever the catalogues contain."""
     files = {f"{SKILLS}/{name}.py": text for name, text in (skills or {}).items()}
-    index: dict[str, object] = {}
+    index: dict[str, dict[str, object]] = {}
     folders = identifiers((catalogue.server for catalogue in catalogues), SERVERS_OWN)
     room = MAX_TOTAL_CHARS
     for catalogue in sorted(catalogues, key=lambda each: each.server):
@@ -74,6 +75,10 @@ def render(
             time.sleep(0)  # let the event loop's thread continue
         files[f"{folder}/__init__.py"] = _package(catalogue, stubs, left_out=len(tools) - len(stubs))
         index[folder] = {"name": catalogue.server, "about": _about(catalogue), "tools": _indexed(stubs)}
+        denied = (tool.name for tool in catalogue.tools if tool.name not in tools and _is_short(tool.name))
+        named = {name: original for original, name in identifiers(denied, RESERVED).items() if name not in stubs}
+        if named:
+            index[folder]["denied"] = named
     later = sorted(folders[server] for server in connecting)
     content = {"servers": index, "connecting": later, "note": _note(later, len(index)), "digest": _digest(files)}
     files["index.json"] = json.dumps(content, separators=(",", ":"))

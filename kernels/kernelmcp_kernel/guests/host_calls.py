@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -54,8 +55,9 @@ class HostCalls:
     def __init__(self, handlers: dict[str, Handler], answering: dict[str, Answering] | None = None) -> None:
         self._handlers = handlers
         self._answering = answering or {}
-        self._running: dict[asyncio.Task[None], str] = {}
+        self._running: set[asyncio.Task[None]] = set()
         self._held_bytes = 0
+        self._one_person = asyncio.Lock()
 
     def start(self, guest: Guest, frame: Frame, request: Request | None, otherwise: str = CELL_ENDED) -> None:
         """Answer a `call` frame of the guest, in every case: code in the guest waits for the answer.
@@ -77,19 +79,19 @@ class HostCalls:
             self._answering[kind].answer(guest, number, cast("Arguments", arguments), request)
             return
         handler = self._handlers.get(kind) if kind in request.host_calls else None
-        # `input` asks one person, so one question at a time.
-        taken = kind == "input" and kind in self._running.values()
         held = self._held_bytes + frame.size
-        if handler is None or taken or len(self._running) >= MAX_CALLS or held > MAX_HELD_BYTES:
+        if handler is None or len(self._running) >= MAX_CALLS or held > MAX_HELD_BYTES:
             guest.answer(number, error="the host does not offer this call, or has too many of them under way")
             return
-        task = asyncio.ensure_future(self._answer(guest, number, handler(cast("Arguments", arguments), request)))
-        self._running[task] = kind
+        task = asyncio.ensure_future(
+            self._answer(guest, number, partial(handler, cast("Arguments", arguments), request), kind)
+        )
+        self._running.add(task)
         self._held_bytes = held
         task.add_done_callback(partial(self._ended, frame.size))
 
     def _ended(self, size: int, task: asyncio.Task[None]) -> None:
-        del self._running[task]
+        self._running.remove(task)
         self._held_bytes -= size
 
     def cancel(self, reason: str) -> None:
@@ -100,9 +102,12 @@ class HostCalls:
         for each in self._answering.values():
             each.cancel(reason)
 
-    async def _answer(self, guest: Guest, number: int, answer: Awaitable[Any]) -> None:
+    async def _answer(self, guest: Guest, number: int, answer: Callable[[], Awaitable[Any]], kind: str) -> None:
         try:
-            guest.answer(number, value=await answer)
+            # `input` asks one person, so one question at a time.
+            async with self._one_person if kind == "input" else nullcontext():
+                value = await answer()
+            guest.answer(number, value=value)
         except asyncio.CancelledError as cancelled:
             guest.answer(number, error=str(cancelled) or INTERRUPTED)
             raise

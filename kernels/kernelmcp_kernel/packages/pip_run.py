@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
@@ -57,6 +57,8 @@ class Request:
     options: Options = PLAIN
     from_distribution: bool = False
     """The requirements are from Pyodide's distribution, and no other source is used for them."""
+    constraints: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The only versions that are allowed of some packages."""
     builder: Builder | None = None
     """None: no source is built."""
     files: Literal["fetch", "name", "size"] = "fetch"
@@ -132,7 +134,7 @@ def _policy(request: Request, folder: Path, arguments: list[str], rules: str = "
 def _lay_out(request: Request, folder: Path, page: str) -> None:
     for name in ("empty", "wheels", "present"):
         (folder / name).mkdir(parents=True)
-    constraints: list[str] = []
+    constraints = [checked(f"{name}=={Version(version)}") + "\n" for name, version in request.constraints.items()]
     for package in request.present.values():
         empty_wheels.write_present(package, folder / "present")
         constraints.append(checked(f"{canonicalize_name(package.name)}=={Version(package.version)}") + "\n")

@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 from packaging.requirements import Requirement
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import VERSION_PATTERN
 
 from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.distribution import Listed
@@ -50,6 +51,7 @@ _MAX_RUNS = 9
 _REFUSAL_SECONDS = 9.0
 _NEWEST_SECONDS = 20.0
 _MAX_DIGITS = 15  # of a size
+_VERSION = re.compile(VERSION_PATTERN, re.VERBOSE | re.IGNORECASE)
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -209,13 +211,31 @@ async def _resolve_distribution(request: Request, folder: Path, say: Say) -> Dow
         if host and absent and isinstance(error, DistributionNeeded):
             raise  # no index has the requested package
         needed = error if isinstance(error, DistributionNeeded) else None
-        found = await _resolve(request, folder / "all", say)
+        found = await _resolve_with_index(request, every, folder, say)
     known = distribution.distribution_hashes(request.settings) | standins.hashes(every)
     others = {file_name_of(wheel) for wheel in found.files if sha256_of(wheel) not in known} & request.asked
     if others:
         listed = [package for package in every if package.name in others]
         raise needed or _distribution_needed(request, listed)
     return found
+
+
+async def _resolve_with_index(request: Request, every: Iterable[Listed], folder: Path, say: Say) -> Download:
+    """From all sources; packages that the distribution lists are in its version, unless that would cost something."""
+    local = await asyncio.to_thread(distribution.local_wheels, request.settings)
+    free = {canonicalize_name(distribution.wheel_name(file)) for file, *_ in local} | set(request.present)
+    versions = {
+        package.name: package.version
+        for package in every
+        if package.name not in free and _VERSION.fullmatch(package.version)
+    }
+    same: Download | None = None
+    with suppress(DistributionNeeded, PackageConflict, PackageNotFound, PackageNotSupported):
+        same = await _resolve(replace(request, constraints=versions), folder / "same", say)
+        if not same.notes:
+            return same
+    found = await _resolve(request, folder / "all", say)
+    return same if same and same.notes == found.notes else found
 
 
 async def _resolve(request: Request, folder: Path, say: Say, *options: str, whole: bool = False) -> Download:

@@ -1,7 +1,8 @@
 """HTTP requests by the kernel process: `fetch`, and through it `http.client`, `urllib.request` and their users.
 
-Users of JavaScript's `fetch` (pyodide.http.pyfetch, urllib3 and so requests) need nothing here: host/fetch.mjs also
-turns that into a host call. `pyodide.http.open_url` and `pyodide.http.pyxhr` get the browser's `XMLHttpRequest`.
+Users of JavaScript's `fetch` (pyodide.http.pyfetch) need nothing here: host/fetch.mjs also turns that into a host call.
+urllib3, and so requests, would lose cookies and reasons by it, and uses `fetch` of this module. `pyodide.http.open_url`
+and `pyodide.http.pyxhr` get the browser's `XMLHttpRequest`.
 """
 
 # ruff: noqa: N802, N815  (names of XMLHttpRequest are JavaScript's)
@@ -13,11 +14,16 @@ import base64
 import http.client
 import io
 import json
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 from pyodide.ffi import JsException
 
 from kernelmcp_guest import blocking
+
+# In the kernel process's text about a time limit (network/fetch_calls.py).
+_TIMED_OUT = " took longer than "
 
 _send_output: Any = vars(http.client.HTTPConnection)["_send_output"]
 
@@ -108,6 +114,50 @@ def install() -> None:
     http.client.HTTPConnection.connect = _connect
     http.client.HTTPSConnection.connect = _connect_tls
     http.client.HTTPConnection._send_output = _send_whole
+
+
+def send_for_urllib3(module: Any) -> None:
+    """`urllib3.contrib.emscripten.fetch`: its requests keep the reason and each cookie of their answers."""
+    made_of = import_module("urllib3._collections").HTTPHeaderDict
+    timed_out = import_module("urllib3.exceptions").ReadTimeoutError
+
+    def send(request: Any, streaming: bool) -> Any:
+        headers = [(name, value) for name, value in request.headers.items() if name not in module.HEADERS_TO_IGNORE]
+        try:
+            body = _whole(request.body)
+            answer = fetch(request.method, request.url, headers, body, follow=False, timeout=request.timeout or None)
+        except OSError as error:
+            if _TIMED_OUT in str(error):
+                late = timed_out(None, request.url, "")
+                late.args = (str(error),)  # else it names the pool, which is unknown here
+                raise late from None
+            raise module._RequestError(str(error), request=request, response=None) from None
+        content = io.BytesIO(answer["body"]) if streaming else answer["body"]
+        made = module.EmscriptenResponse(answer["status"], made_of(answer["headers"]), content, request)
+        made.reason = answer["reason"]
+        return made
+
+    module.send_jspi_request = send
+
+
+def _whole(body: Any) -> bytes:
+    body = body.read() if hasattr(body, "read") else body
+    if isinstance(body, str):
+        return body.encode()
+    pieces: Any = [body or b""] if isinstance(body, bytes | bytearray | memoryview | None) else body
+    return b"".join(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
+
+
+def tell_urllib3_reasons(module: Any) -> None:
+    """`urllib3.contrib.emscripten.response`: requests finds cookies in an attribute that its class has elsewhere."""
+    begin = module.EmscriptenHttpResponseWrapper.__init__
+
+    def init(response: Any, internal_response: Any, *args: Any, **options: Any) -> None:
+        begin(response, internal_response, *args, **options)
+        response.reason = getattr(internal_response, "reason", None)
+        response._original_response = SimpleNamespace(msg=response.headers)
+
+    module.EmscriptenHttpResponseWrapper.__init__ = init
 
 
 class XMLHttpRequest:

@@ -9,7 +9,7 @@ const MOST_FOUND = 8;
 
 /** @typedef {{value?: any, error?: string, lines?: string}} Answer */
 /** @typedef {{number: number, server: string, tool: string, args: object, resolve: (text: string) => void}} Call */
-/** @typedef {Record<string, {name: string, about: string, tools: Record<string, string[]>}>} Index */
+/** @typedef {Record<string, {name: string, about: string, tools: Record<string, string[]>, denied?: Record<string, string>}>} Index */
 
 export class Tools {
   /** @param {(call: object) => Promise<Answer>} ask makes a host call @param {import("./files.mjs").Files} files */
@@ -125,7 +125,8 @@ export class Tools {
     const index = this.#index();
     if (!index) return { ...none, error: { kind: "ServerUnavailable", message: NO_OFFER } };
     const exact = matching(index, wanted, (name) => name);
-    const found = exact.length ? exact : matching(index, wanted, folded);
+    const close = exact.length ? exact : matching(index, wanted, folded);
+    const found = close.length ? close : matching(index, wanted, folded, true); // the client's answer names the setting
     if (found.length === 1) return found[0];
     const [own = "", { about = "", tools = {} } = {}] =
       Object.entries(index).find(([own, { name }]) => [own, name].some((each) => wanted.startsWith(`${each}.`))) ?? [];
@@ -140,15 +141,16 @@ export class Tools {
 }
 
 /** What a name may mean; names are the same where they are when they are so spelled.
- * @param {Index} index @param {string} wanted @param {(name: string) => string} spelled */
-function matching(index, wanted, spelled) {
+ * @param {Index} index @param {string} wanted @param {(name: string) => string} spelled
+ * @param {boolean} isDenied of the denied tools */
+function matching(index, wanted, spelled, isDenied = false) {
   const looked = spelled(wanted);
-  return Object.entries(index).flatMap(([server, { name, tools }]) =>
-    Object.entries(tools)
-      .filter(([own, [original]]) =>
+  return Object.entries(index).flatMap(([server, { name, tools, denied = {} }]) =>
+    (isDenied ? Object.entries(denied) : Object.entries(tools).map(([own, [original]]) => [own, original]))
+      .filter(([own, original]) =>
         [own, original].some((tool) => [tool, `${server}.${tool}`, `${name}.${tool}`].map(spelled).includes(looked)),
       )
-      .map(([own, [original]]) => ({ server: name, tool: original, shown: `${server}.${own}` })),
+      .map(([own, original]) => ({ server: name, tool: original, shown: `${server}.${own}` })),
   );
 }
 

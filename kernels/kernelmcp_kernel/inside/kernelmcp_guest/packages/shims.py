@@ -226,6 +226,8 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
     "sqlalchemy.util.concurrency": _greenlet_when_used,
     "tqdm.notebook": _bars_of_text,
     "tqdm.std": _bars_without_monitor,
+    "urllib3.contrib.emscripten.fetch": network.send_for_urllib3,
+    "urllib3.contrib.emscripten.response": network.tell_urllib3_reasons,
     "altair.vegalite.v5.api": figures.show_altair,
     "altair.vegalite.v6.api": figures.show_altair,
     "bokeh.io.output": figures.load_nothing,

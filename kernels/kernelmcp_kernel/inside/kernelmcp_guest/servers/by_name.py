@@ -42,6 +42,7 @@ def _find(wanted: str) -> tuple[str, str]:
 
 def _only_one(wanted: str, servers: dict[str, servers_index.Server]) -> tuple[str, str]:
     found = _matching(wanted, servers, str) or _matching(wanted, servers, _folded)
+    found = found or _matching(wanted, servers, _folded, denied=True)  # the client's answer names the setting
     if len(found) == 1:
         return next(iter(found.values()))
     if found:
@@ -55,12 +56,14 @@ def _only_one(wanted: str, servers: dict[str, servers_index.Server]) -> tuple[st
 
 
 def _matching(
-    wanted: str, servers: dict[str, servers_index.Server], spelled: Callable[[str], str]
+    wanted: str, servers: dict[str, servers_index.Server], spelled: Callable[[str], str], *, denied: bool = False
 ) -> dict[str, tuple[str, str]]:
-    """The tools that a name may mean, by import name; two names are equal if `spelled` maps them to the same text."""
+    """The tools, or the `denied` ones, that a name may mean, by import name; two names are equal if `spelled` maps them
+    to the same text."""
     found: dict[str, tuple[str, str]] = {}
     for server, content in servers.items():
-        for name, (original, *_) in content["tools"].items():
+        tools = {name: original for name, (original, *_) in content["tools"].items()}
+        for name, original in (content.get("denied", {}) if denied else tools).items():
             own = {original, name}
             names = own | {f"{who}.{what}" for who in (server, content["name"]) for what in own}
             if spelled(wanted) in set(map(spelled, names)):

@@ -208,9 +208,22 @@ def _parsed(line: str, name: str) -> dict[str, Any]:
     return cast("dict[str, Any]", result)
 
 
+def _plain(value: Any) -> Any:
+    """Dates as text, and the plain values of scalars and arrays of NumPy and pandas. `NaT` is refused, as `nan` is."""
+    dtype = str(getattr(value, "dtype", ""))
+    if dtype in ("datetime64[ns]", "timedelta64[ns]"):  # their `tolist` has numbers
+        value = value.astype(dtype.replace("ns", "us"))
+    if not isinstance(value, type):
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        if hasattr(value, "isoformat") and value == value:
+            return value.isoformat()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
 def _as_json(arguments: dict[str, Any], name: str) -> str:
     try:
-        return json.dumps(arguments, allow_nan=False)
+        return json.dumps(arguments, allow_nan=False, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"{name}: the arguments cannot be sent as JSON: {error}") from None
 

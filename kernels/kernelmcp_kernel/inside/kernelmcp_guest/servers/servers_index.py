@@ -6,7 +6,7 @@ index, nothing is offered.
 
 import json
 import os
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 ROOT = "/servers"
 INDEX = f"{ROOT}/index.json"
@@ -20,6 +20,8 @@ class Server(TypedDict):
     about: str
     tools: dict[str, list[str]]
     """By their names here: own name, signature, result, description."""
+    denied: NotRequired[dict[str, str]]
+    """The own names of tools that the client refuses to call, by their names here: they are not listed."""
 
 
 class _Offered:

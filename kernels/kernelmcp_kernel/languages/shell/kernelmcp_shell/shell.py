@@ -63,6 +63,16 @@ _SUBSTITUTION = re.compile(r"\$\((?!\()|[<>]\(|`[^`]*`")
 # Places where bashkit runs commands that its analysis does not name, and a PATH by which any name may be a script.
 _NOT_ANALYZED = re.compile(r"@P\}|\bPS4\b|\(\([^)]*\$\(|(?<![$\w])(?<!\$\{)PATH\b|\bPATH:?=")
 
+# Programs of Python that are modules here, and two that no WebAssembly has. bashkit would name commands like `flock`.
+_OF_PYTHON = {
+    **{name: f"pip install {name}, then python -m {name}" for name in ("black", "flake8", "mypy", "pylint")},
+    "ruff": "it does not run here: pip install flake8 black, then python -m flake8 or python -m black",
+    "uv": "use pip",
+}
+_MISSING = re.compile(
+    rf"^(bash: line \d+: ({'|'.join(_OF_PYTHON)}): command not found)(?:\. Did you mean: .*)?$", re.MULTILINE
+)
+
 _BUDGETS = (
     ("live intermediate bytes", "a pipe, a variable or a command can hold at most 32 MB at a time"),
     ("aggregate input bytes", "the commands of a cell can read at most 100 MB together"),
@@ -143,7 +153,7 @@ class Shell:
             if stdout:
                 write("stdout", stdout)
             if stderr:
-                write("stderr", stderr)
+                write("stderr", _with_advice(stderr))
 
         with self._lock:
             self._running = True
@@ -163,7 +173,7 @@ class Shell:
         return Outcome(
             EXIT_INTERRUPTED if interrupted else exit_code,
             found.stdout_bytes,
-            found.stderr_bytes,
+            _with_advice(found.stderr_bytes.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"),
             problem,
             interrupted=interrupted,
             cut=found.stdout_truncated or found.stderr_truncated,
@@ -188,6 +198,10 @@ class Shell:
             aliases = set(self._bash.shell_state().aliases)
             self._redefined = not direct.KNOWN.isdisjoint((functions - _OURS) | aliases)
         return self._redefined
+
+
+def _with_advice(stderr: str) -> str:
+    return _MISSING.sub(lambda found: f"{found[1]}: {_OF_PYTHON[found[2]]}", stderr)
 
 
 def _as_builtin(command: Command) -> Callable[[BuiltinContext], BuiltinResult]:
