@@ -65,6 +65,10 @@ async def test_a_client_that_reads_no_answer_can_ask_no_more() -> None:
             if len(events) > 1:
                 await reads.wait()
 
+    async def until_it_leaves() -> Message:
+        await anyio.sleep_forever()
+        return {"type": "http.disconnect"}
+
     async def status(message: Message) -> None:
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
@@ -74,7 +78,7 @@ async def test_a_client_that_reads_no_answer_can_ask_no_more() -> None:
 
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sse.stream, _scope("GET", b""), anyio.sleep_forever, event)
+            tasks.start_soon(sse.stream, _scope("GET", b""), until_it_leaves, event)
             await opened.wait()
             query = events[0].split(b"?")[1].split()[0]
             for _ in range(MAX_UNREAD + 3):  # three more are on their way
