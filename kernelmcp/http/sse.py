@@ -20,11 +20,15 @@ from mcp_types import JSONRPCError, JSONRPCResponse
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from kernelmcp.errors import RateLimited
 from kernelmcp.http.guard import CANCEL, share_of
 from kernelmcp.http.mcp_connections import PING, READ, whole_message
-from kernelmcp.http.rate_limits import Throttle
+from kernelmcp.http.rate_limits import BUSY_RETRY_SECONDS, Throttle
 
 ACCEPTED = 202
+# Answers of one connection that its client has not read: requests are accepted before they are answered, so no other
+# limit counts these.
+MAX_UNREAD = 64
 # The first event contains the address for a connection's messages; later events contain our messages.
 _CONNECTION = re.compile(rb"event: endpoint\r\ndata: [^\r]*\bsession_id=([0-9a-f]{32})\r")
 _MESSAGE = b"event: message\r\n"
@@ -70,6 +74,9 @@ class Sse:
                 return
             head, replay = found
             answers = self._answers.get(_connection(scope))
+            if answers is not None and head.id is not None and answers.unread >= MAX_UNREAD:
+                text = f"{MAX_UNREAD} answers of this connection are unread"
+                raise RateLimited(text, "Read its events.", retry_after_seconds=BUSY_RETRY_SECONDS)
             if answers is not None and head.method == READ and not head.may_wait and head.id is not None:
                 async with self._throttle.read(share_of(scope)):
                     await self._read(answers, str(head.id), scope, replay, send)
@@ -126,6 +133,10 @@ class _Answers(ObjectSendStream[SessionMessage]):
         self._under_way: deque[str | None] = deque()
         """For each message that mcp has and has not sent yet: the request that it answers."""
         self._expected: dict[str, list[anyio.Event]] = {}
+
+    @property
+    def unread(self) -> int:
+        return self._in_turn.statistics().tasks_waiting
 
     def expect(self, request_id: str) -> anyio.Event:
         """Return an event that is set when the answer was sent, or nobody waits for it any more."""

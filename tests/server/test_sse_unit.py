@@ -8,9 +8,10 @@ from mcp.server.lowlevel.server import Server
 from starlette.types import Message, Scope
 
 from kernelmcp.config.load import load
+from kernelmcp.errors import RateLimited
 from kernelmcp.http.guard import SHARE_KEY
 from kernelmcp.http.rate_limits import Throttle
-from kernelmcp.http.sse import Sse
+from kernelmcp.http.sse import MAX_UNREAD, Sse
 
 from .support import DEADLINE
 
@@ -48,6 +49,52 @@ async def test_a_message_to_a_stream_that_ends_meanwhile_is_no_error(method: str
             query = events[0].split(b"?")[1].split()[0]
             await sse.post(_scope("POST", query), body, answered)
     assert statuses == [202]
+
+
+@pytest.mark.anyio
+async def test_a_client_that_reads_no_answer_can_ask_no_more() -> None:
+    sse = Sse(Server[Any]("server"), Throttle(load(environ={})), 2**20)
+    opened, reads = anyio.Event(), anyio.Event()
+    events: list[bytes] = []
+    statuses: list[int] = []
+
+    async def event(message: Message) -> None:
+        if body := message.get("body"):
+            events.append(body)
+            opened.set()
+            if len(events) > 1:
+                await reads.wait()
+
+    async def until_it_leaves() -> Message:
+        await anyio.sleep_forever()
+        return {"type": "http.disconnect"}
+
+    async def status(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def ask() -> None:
+        await sse.post(_scope("POST", query), _body, status)
+
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sse.stream, _scope("GET", b""), until_it_leaves, event)
+            await opened.wait()
+            query = events[0].split(b"?")[1].split()[0]
+            for _ in range(MAX_UNREAD + 3):  # three more are on their way
+                await ask()
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(RateLimited, match="answers of this connection are unread"):
+                await ask()
+            reads.set()
+            await anyio.wait_all_tasks_blocked()
+            await ask()
+            tasks.cancel_scope.cancel()
+    assert set(statuses) == {202}
+
+
+async def _body() -> Message:
+    return {"type": "http.request", "body": b'{"jsonrpc":"2.0","id":1,"method":"ping"}'}
 
 
 def _scope(method: str, query: bytes) -> Scope:
