@@ -421,6 +421,14 @@ def test_files_that_have_changed_are_loaded_anew(kernel: Kernel) -> None:
     assert js(kernel, "delete require.cache[require.resolve('./c')]; require('./c').v") == "25"
 
 
+def test_a_file_that_failed_is_loaded_again(kernel: Kernel) -> None:
+    js(kernel, """require('fs').writeFileSync('needs.js', 'module.exports = require("./later")')""")
+    for _ in range(2):
+        assert "Cannot find module './later'" in kernel.run("%%js\nrequire('./needs')").error
+    js(kernel, "require('fs').writeFileSync('later.js', 'module.exports = 5')")
+    assert js(kernel, "require('./needs')") == "5"
+
+
 def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> None:
     tick = "console.log('tick'); display('shown'); throw new Error('seen')"
     request = kernel.send(f"%%js\nconst ticking = setInterval(() => {{ {tick} }}, 20)")

@@ -33,9 +33,8 @@ _PACE_SECONDS = 0.1
 # answers to its host calls.
 _MAX_UNREAD_BYTES = MAX_FRAME_BYTES + 8 * 2**20
 
-# Large answers wait until no more than this waits for the guest, or for so long.
+# Large answers wait until no more than this waits for the guest.
 _LITTLE_BYTES = 2**20
-_DRAIN_SECONDS = 30.0
 
 # The last bytes of a guest's stderr (Node's own messages), kept to explain its death.
 _LAST_WORDS_BYTES = 2000
@@ -129,12 +128,10 @@ class Channel:
         self._queue(data, is_aside=True)
 
     async def drained(self) -> None:
-        """Wait until the guest has read nearly all that was sent to it, or has had the time for it."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                while len(self._outbox) - self._aside_bytes > _LITTLE_BYTES:
-                    self._has_drained.clear()
-                    await self._has_drained.wait()
+        """Wait until the guest has read nearly all that was sent to it, or has ended."""
+        while len(self._outbox) - self._aside_bytes > _LITTLE_BYTES:
+            self._has_drained.clear()
+            await self._has_drained.wait()
 
     def signal(self, number: int) -> None:
         """Write to the interrupt pipe, which the guest reads even when its event loop is busy."""

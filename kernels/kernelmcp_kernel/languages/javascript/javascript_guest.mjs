@@ -83,7 +83,9 @@ const services = makeServices({
   send: (type, content) => send(type, content, cellId),
   write: (name, text) => streams.write(name, text.toWellFormed(), cellId),
   fire: (number) => interpreter.fire(number),
-  uncaught: (fault) => interpreter.complain(new Thrown(fault), "Uncaught (in promise)"),
+  uncaught: (fault) => {
+    if (!interpreter.isEnding) interpreter.complain(new Thrown(fault), "Uncaught (in promise)");
+  },
 });
 const realm = new Realm(await Engine.make(), services.all, isInterrupted, () => interpreter.turn());
 interpreter = new Interpreter(realm, services);

@@ -103,6 +103,7 @@
   };
   // What has loaded a file that has changed has the old one: all are loaded anew.
   const renew = () => {
+    for (const file in cached) if (cached[file].loaded === false) delete cached[file]; // it has failed, or was interrupted
     if ([...stamps].every(([file, stamp]) => stampOf(file) === stamp)) return;
     for (const file in cached) delete cached[file];
     stamps.clear();
@@ -123,10 +124,11 @@
     if (!cached[found]) {
       stamps.set(found, stampOf(found));
       const text = fs.readFileSync(found, "utf-8");
-      const module = { exports: {} };
+      const module = { exports: {}, loaded: false };
       cached[found] = module;
       if (found.endsWith(".json")) module.exports = JSON.parse(text);
       else host.compile(text, found)(module, module.exports, requireFrom(path.dirname(found)), found, path.dirname(found));
+      module.loaded = true;
     }
     return cached[found].exports;
   }, { cache: cached, resolve: resolveFrom(folder) });
