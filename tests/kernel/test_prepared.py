@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelmcp_kernel.prepare.__main__ import UNPREPARED
 from kernelmcp_kernel.runtime.build_identity import build_id
 from kernelmcp_kernel.runtime.places import PACKAGE, RUNTIME
 from tests.prepared_home import prepared_home
@@ -285,7 +286,7 @@ def test_an_archive_is_checked_as_an_index_is(tmp_path: Path) -> None:
                 target.writestr(name, source.read(name))
     for file in (damaged, damaged_list, tmp_path / "text.zip", tmp_path / "missing.zip", *tmp_path.glob("changed*")):
         done = prepare(tmp_path / "third", offline, f"--offline={file}")
-        assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+        assert (done.returncode, "Traceback" in done.stderr) == (UNPREPARED, False), done.stderr
         assert done.stderr.startswith("kernelmcp: ")
         assert done.stderr.removesuffix("\n").isprintable(), done.stderr
     done = prepare(tmp_path / "third", offline, f"--offline={tmp_path / 'changed-zeros.zip'}")

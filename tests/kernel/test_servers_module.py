@@ -198,15 +198,14 @@ def test_a_name_that_is_not_there_leads_to_one_that_is(kernel: Kernel, offerer: 
     assert said in kernel.run(code).error
 
 
-@pytest.mark.parametrize(
-    "code",
-    ["servers.crm.delete_deal(id='1')", "await servers.crm.delete_deal.aio(id='1')", "callMCPTool('crm.delete_deal')"],
-)
-def test_the_client_answers_the_call_of_a_denied_tool(kernel: Kernel, tmp_path: Path, code: str) -> None:
+def test_a_denied_tool_is_called_denied(kernel: Kernel, tmp_path: Path) -> None:
     files = render([CRM], lambda server, tool: tool.name != "delete_deal")
     with offering(kernel, publish(files, tmp_path), {"crm.delete_deal": lambda _: failed("ToolDenied", "not this")}):
-        assert kernel.run(f"import servers\n{code}").error == "ToolDenied: not this"
-        assert kernel.run("from servers.crm import delete_deal\ndelete_deal()").error == "ToolDenied: not this"
+        assert kernel.run("callMCPTool('crm.delete_deal')").error == "ToolDenied: not this"
+        denied = "servers.crm.delete_deal is denied by the user's settings: do it another way, or tell the user"
+        assert kernel.run("import servers\nservers.crm.delete_deal(id='1')").error == f"AttributeError: {denied}"
+        assert denied in kernel.run("from servers.crm import delete_deal").error
+        assert denied in kernel.run("import servers.crm.delete_deal").error
         assert value(kernel, "'delete_deal' in dir(servers.crm)") == "False"
         assert "delete_deal" not in str(value(kernel, "servers.search('delete deal')"))
 

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from kernelmcp_guest.servers import pending_calls, results, search, servers_index, session_skills
+from kernelmcp_guest.servers import results, search, servers_index, session_skills
 from kernelmcp_guest.servers.by_name import call_mcp_tool
 from kernelmcp_guest.servers.servers_index import NO_OFFER, ROOT
 
@@ -46,7 +46,7 @@ class Package(ModuleType):
             return OWN[name]
         if package == NAME and name == SKILLS:
             return importlib.import_module(SKILLS)
-        if name.startswith("__") or (name not in _names(package) and name not in _denied(package)):
+        if name.startswith("__") or name not in _names(package):
             raise AttributeError(_missing(package, name), name=name)
         return importlib.import_module(f"{package}.{name}") if package == NAME else function(f"{package}.{name}")
 
@@ -74,16 +74,13 @@ class Loader:
 def function(name: str) -> Any:
     """The function of the tool `servers.SERVER.TOOL`."""
     made = servers_index.made()
-    package, _, own = name.rpartition(".")
-    if own in (denied := _denied(package)):
-        return _refused((servers_index.current() or {})[package.partition(".")[2]]["name"], denied[own])
     if name not in made:
         path = _path(name)
         with open(path, encoding="utf-8") as file:
             text = file.read()
         namespace: dict[str, Any] = {"__name__": name, "__file__": path}
         exec(compile(text, path, "exec"), namespace)  # noqa: S102  # what an import does
-        made[name] = namespace[own]
+        made[name] = namespace[name.rpartition(".")[2]]
     return made[name]
 
 
@@ -102,7 +99,7 @@ class Offered:
         if not isinstance(sys.modules.get(NAME), Package):
             return None  # a user's own module
         package = ".".join([NAME, *rest[:-1]])
-        if rest[-1] in _names(package) or rest[-1] in _denied(package):
+        if rest[-1] in _names(package):
             return _spec(name, is_package=len(rest) == 1)
         raise ModuleNotFoundError(_missing(package, rest[-1]))
 
@@ -158,22 +155,11 @@ def _denied(package: str) -> dict[str, str]:
     return server.get("denied", {}) if server else {}
 
 
-def _refused(server: str, tool: str) -> Any:
-    """The function of a denied tool. It asks all the same: the client's answer names the setting."""
-
-    def refused(*_: Any, **arguments: Any) -> Any:
-        return pending_calls.call(server, tool, arguments)
-
-    def aio(*_: Any, **arguments: Any) -> Any:
-        return pending_calls.call_async(server, tool, arguments)
-
-    vars(refused)["aio"] = aio
-    return refused
-
-
 def _missing(package: str, name: str) -> str:
     if servers_index.current() is None:
         return NO_OFFER
+    if name in _denied(package):
+        return f"{package}.{name} is denied by the user's settings: do it another way, or tell the user"
     if package == NAME:
         there = ", ".join(_names(NAME)) or "none"
         return f"there is no MCP server {name!r} among those that are offered: {there}"
