@@ -561,6 +561,14 @@ def test_an_interrupt_gets_through_what_is_slow_or_much(kernel: Kernel, code: st
     assert js(kernel, "kept") == "12"
 
 
+@pytest.mark.parametrize("steps", [80, 240, 1000])
+def test_slow_steps_after_many_quick_ones_are_interrupted(kernel: Kernel, steps: int) -> None:
+    assert js(kernel, f"var kept = 12; for (let i = 0; i < {steps}; i++);") == ""
+    ran = kernel.interrupt_once_it_prints("%%js\nconsole.log('go'); for (;;) JSON.parse('[' + '1,'.repeat(1e6) + '1]')")
+    assert (ran.state_lost, ran.error) == (False, "KeyboardInterrupt: ")
+    assert js(kernel, "kept") == "12"
+
+
 @pytest.mark.parametrize(
     ("code", "shown"),
     [

@@ -10,7 +10,7 @@ const ROOM_BYTES = 1024 * 1024;
 // What QuickJS counts down from, in jumps and calls, until it asks. Each may take a while (a parse, a copy), so that the
 // number follows from how long the last ones took.
 const COUNTED_FROM = 10_000;
-const MOST_BETWEEN = 200;
+const MOST_BETWEEN = 50;
 const BETWEEN_ENDS = 1; // each of the functions that go on is to meet its end
 const WANTED_MS = 1;
 const SEARCHED_BYTES = 1024;
