@@ -118,8 +118,8 @@ class Outputs:
                 self._text(name, text)
             case ["show", "display_data" | "execute_result" as kind, data, metadata, display_id]:
                 self.revision += 1
-                given, number = (as_dict(data), as_dict(metadata)), len(self.displays)
-                self._show(Display(kind, *given, display_id, weight, self.revision, number))
+                number = len(self.displays)
+                self._show(Display(kind, as_dict(data), as_dict(metadata), display_id, weight, self.revision, number))
             case ["change", int() as n, data, metadata] if 0 <= n < len(self.displays):
                 self.revision += 1
                 display = self.displays[n]

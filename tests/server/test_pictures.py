@@ -231,12 +231,16 @@ os.write(1, struct.pack({decoder._ANSWER.format!r}, 1, len(picture)) + picture)
 """
 
 
-async def test_the_pictures_of_one_principal_leave_a_place_for_those_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder in which everything takes no time, except what is slow."""
     program = tmp_path / "quick.py"
     program.write_text(QUICK)
     monkeypatch.setattr(decoder, "_PROGRAM", program)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_pictures_of_one_principal_leave_a_place_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "DEADLINE_SECONDS", DEADLINE)
 
     async def draw(principal: str, document: str) -> headers.Picture | None:
@@ -253,12 +257,8 @@ async def test_the_pictures_of_one_principal_leave_a_place_for_those_of_others(
         tasks.cancel_scope.cancel()
 
 
-async def test_a_picture_that_waits_for_a_place_loses_none_of_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "quick.py"
-    program.write_text(QUICK)
-    monkeypatch.setattr(decoder, "_PROGRAM", program)
+@pytest.mark.usefixtures("quick")
+async def test_a_picture_that_waits_for_a_place_loses_none_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "MAX_PROCESSES", 1)
     monkeypatch.setattr(decoder, "WAIT_SECONDS", DEADLINE)
     async with Decoder("local") as used, anyio.create_task_group() as tasks:
