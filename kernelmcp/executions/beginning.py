@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 # Named among what did not come back: the variables are as an interrupted cell left them.
 CUT_CELL = "the rest of the cell that ran when the server ended"
+# The reason of the kernel process for states, and so checkpoints, of before an upgrade.
+ANOTHER_BUILD = "it was saved by another build of kernelmcp"
 
 
 @dataclass(frozen=True)
@@ -19,3 +21,11 @@ class Beginning:
     """They came back, as they were then."""
     missing: list[str] = field(default_factory=list[str])
     """What did not come back with them; or why they are lost."""
+
+
+def cells_again(reasons: list[str], session_id: str) -> str | None:
+    """What to do where no checkpoint helps, because the variables are lost for one of these reasons."""
+    if not any(reason.endswith(ANOTHER_BUILD) for reason in reasons):
+        return None
+    notebook = f"kernelmcp://sessions/{session_id}/notebook"
+    return f"create_session(from_notebook={notebook!r}) makes a session in which its cells run again."

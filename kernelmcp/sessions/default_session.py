@@ -13,6 +13,7 @@ import structlog
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError, SessionDamaged
+from kernelmcp.executions.beginning import cells_again
 from kernelmcp.files.listing import top
 from kernelmcp.files.paths import printable
 from kernelmcp.output.sanitize import clean
@@ -135,7 +136,8 @@ def _of_variables(session: Session) -> str:
     binding = session.queue.binding
     if binding.variables.are_lost:
         why = f" ({'; '.join(session.record.why_lost)})" if session.record.why_lost else ""
-        return f"Its variables and imports are lost{why}.{_to_go_back_to(session)}"
+        way_back = cells_again(session.record.why_lost, session.id) or _to_go_back_to(session)
+        return f"Its variables and imports are lost{why}. {way_back}".rstrip()
     return "Its variables are saved, and a cell brings them back." if binding.variables.saved.exist else ""
 
 
@@ -147,7 +149,7 @@ def _to_go_back_to(session: Session) -> str:
     if (checkpoint := session.record.newest_with_variables) is None:
         return ""
     name, made_at = checkpoint
-    return f" restore_session(name={name!r}) brings back variables and files as they were {age_of(made_at)} ago."
+    return f"restore_session(name={name!r}) brings back variables and files as they were {age_of(made_at)} ago."
 
 
 def _names(workspace: Path | None) -> list[str]:

@@ -20,6 +20,7 @@ from kernelmcp.config.guests import NetworkSection, PackagesSection
 from kernelmcp.config.models import Config, Values
 from kernelmcp.config.policy import LayerName, Policy
 from kernelmcp.config.settings import Settings
+from kernelmcp.executions.beginning import ANOTHER_BUILD
 from kernelmcp.files import home, safe_open, workspace
 from kernelmcp.kernel.environment import kernel_environment
 from kernelmcp.kernel.for_jupyter import jupyter_environment
@@ -30,6 +31,7 @@ from kernelmcp_kernel import settings as kernel_settings
 from kernelmcp_kernel.guests.storage import count
 from kernelmcp_kernel.jupyter import execute_messages, iopub
 from kernelmcp_kernel.jupyter.tools.tool_messages import MAX_ARGUMENTS_BYTES, checked_tool_calls
+from kernelmcp_kernel.languages import interface
 from kernelmcp_kernel.packages import distribution, requirements
 from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.outcome import Outcome, Package
@@ -54,6 +56,7 @@ def test_the_kernelspec_counts_what_an_import_installs() -> None:
 
 def test_the_server_knows_the_kernel_processs_reports() -> None:
     assert REPORT == iopub.REPORT
+    assert ANOTHER_BUILD == interface.ANOTHER_BUILD
 
 
 def test_both_find_the_same_version_of_landlock() -> None:

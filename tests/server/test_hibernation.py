@@ -389,13 +389,17 @@ async def test_a_flavor_that_has_become_too_small_says_what_the_variables_need(c
 async def test_after_an_upgrade_the_loss_is_said_with_its_reason(connect: Connect, tmp_path: Path) -> None:
     async with connect() as client:
         await run(client, "x = 1", session_id="s")
+        await client.call_tool("checkpoint_session", {"session_id": "s"})
         await client.call_tool("stop_session", {"session_id": "s"})
         state = state_of(tmp_path, "s")
         key = key_of(tmp_path / "home")
         seal(state, msgspec.structs.replace(unseal(state, key), image="of another build"), key)
+        assert "of memory" not in text(await client.call_tool("get_sessions", {}))
         result = await execute(client, "'x' in globals()", session_id="s")
         assert (fields(result)["result"], fields(result)["state_lost"]) == ("False", True)
         assert "it was saved by another build of kernelmcp" in text(result)
+        assert "restore_session" not in text(result), "the checkpoint is of that build, too"
+        assert "[create_session(from_notebook='kernelmcp://sessions/s/notebook') makes" in text(result)
 
 
 async def test_a_state_of_another_session_or_time_is_refused_by_name(connect: Connect, tmp_path: Path) -> None:

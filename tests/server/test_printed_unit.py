@@ -17,6 +17,7 @@ from kernelmcp.cells.cell import GuestError, Outputs
 from kernelmcp.cells.fold import DisplayIds, Fold
 from kernelmcp.cells.late import LateOutput
 from kernelmcp.config.models import Policy
+from kernelmcp.executions.beginning import ANOTHER_BUILD, cells_again
 from kernelmcp.executions.execution import GONE, GONE_WITH_FILES, Execution
 from kernelmcp.mcp_server.results.execution_result import to_result
 from kernelmcp.mcp_server.results.installs import server_error
@@ -63,6 +64,7 @@ VALUES = {
     ],
     "execution.gone": [GONE, GONE_WITH_FILES, "All definitions of earlier tally cells are gone"],
     "call": ["restore_session(name='a')"],
+    "again": [cells_again([ANOTHER_BUILD], "s") or ""],
     "view.about_missing": [
         NO_FOLDER, NO_FOLDER_ELSEWHERE, "Code sees /a as /volumes/a.", "Code sees no files of",
         "Did you mean /volumes/x/a, in", "/volumes/x has: a", "/volumes/x has no files.",

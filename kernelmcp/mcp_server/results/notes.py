@@ -1,6 +1,6 @@
 """The notes below a result's text: what still runs, was truncated, lost or written, and the next step."""
 
-from kernelmcp.executions.beginning import CUT_CELL
+from kernelmcp.executions.beginning import CUT_CELL, cells_again
 from kernelmcp.executions.execution import GONE, STOPPED, Execution
 from kernelmcp.files.volume_files import is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED
@@ -86,6 +86,8 @@ def variable_notes(execution: Execution) -> list[str]:
         return [f"[Lost since your last result: {', '.join(missing)}.]"]
     if not execution.state_lost or execution.loss_is_said:
         return []
+    if again := cells_again(missing, execution.session_id):
+        return [*_loss_notes(execution), f"[{again}]"]
     return [*_loss_notes(execution), *_checkpoint_notes(execution)]
 
 

@@ -14,7 +14,8 @@ _ANY = rf"{_BLANK}{{0,9}}+"
 _BEGINNINGS = (
     r"(?:The (?:execution|cell|kernel|process of|server|session|files of|time limit|cancel|Markdown fences)\b"
     r"|All variables\b|All definitions of\b|This (?:ran in|is the new|continues)\b|Your earlier session\b"
-    r"|It waits for\b|Lost since\b|restore_session\(|A (?:person (?:ran|runs)|picture of)\b|Pictures that\b|Code sees\b"
+    r"|It waits for\b|Lost since\b|(?:create|restore)_session\(|A (?:person (?:ran|runs)|picture of)\b"
+    r"|Pictures that\b|Code sees\b"
     r"|Files changed:|From tasks of\b|displayed:|more was displayed\b|No folder (?:of|is)\b|Did you mean /volumes/"
     r"|/volumes/|\d[\d,]* (?:pictures?(?::| could not)|objects? w|forms? of displayed|more displayed))"
 )

@@ -181,8 +181,8 @@ class SessionTools:
         lines = [
             f"{info['session_id']}: {info['state']}, {info['language']}, {info['flavor']}, "
             f"{counted(info['execution_count'], 'execution')}, {counted(info['workspace_bytes'], 'byte')} of files, "
-            f"{info['memory_mb']:,.0f} MB of memory, "
-            f"last used {info['last_used_at'][:16]} UTC"
+            + (f"{info['memory_mb']:,.0f} MB of memory, " if info["memory_mb"] else "")
+            + f"last used {info['last_used_at'][:16]} UTC"
             + _checkpoints(info["checkpoints"], all_of_them=session_id is not None)
             for info in found["sessions"]
         ]
