@@ -1,4 +1,4 @@
-"""Hatchling's hook: builds what the guests of each language run on, and the libraries that draw charts in views, before
+"""Hatchling's hook: builds what the guests of each language run on, and the libraries that draw in views, before
 a wheel (an editable one too) is packed, and writes the wheel's SBOM."""
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VIEWS = Path("kernelmcp", "mcp_server", "views")
+# Libraries of views, each of these files of npm packages; Vega's are those of the guest's runtime.
+MADE_OF = {
+    "plotly": ["plotly.js-cartesian-dist-min/plotly-cartesian.min.js"],
+    "markup": ["marked/lib/marked.umd.js", "katex/dist/katex.min.js"],
+}
 
 # How an editable installation finds `kernelmcp`. Hatchling's own way takes 30 ms of each start of Python, and with this
 # folder on sys.path `kernels`, another project's name, would become importable.
@@ -43,7 +48,7 @@ class RuntimeBuildHook(BuildHookInterface[Any]):
         try:
             for build_runtime in builders():
                 build_runtime(root / "kernels" / "kernelmcp_kernel", self.app.display_info)
-            build_chart_libraries(root)
+            build_view_libraries(root)
         except BuildError as error:
             self.app.abort(f"kernelmcp: {error}")
         self.scratch = Path(tempfile.mkdtemp(prefix="kernelmcp-wheel-"))
@@ -76,23 +81,24 @@ class RuntimeBuildHook(BuildHookInterface[Any]):
         shutil.rmtree(self.scratch)
 
 
-def build_chart_libraries(root: Path) -> None:
-    """Make a script of each library, with the function that draws a chart, unless it is current. Raises BuildError."""
+def build_view_libraries(root: Path) -> None:
+    """Make a script of each library, with the function that a view calls, unless it is current. Raises BuildError."""
     from kernelmcp_kernel.runtime.npm import npm_files
 
     views, vega = root / VIEWS, root / "kernels" / "kernelmcp_kernel" / "_runtime" / "vega" / "node_modules"
-    lock, target = views / "plotly-lock.json", views / "libraries"
+    lock, target = views / "libraries-lock.json", views / "libraries"
     sources = [
         Path(__file__),
         lock,
         root / "kernels" / "vega-lock.json",
-        *sorted((views / "source" / "charts").iterdir()),
+        *sorted((views / "source" / "libraries").iterdir()),
     ]
     wanted = hashlib.sha256(b"\0".join(file.read_bytes() for file in sources)).hexdigest()
     stamp = target / "stamp"
     if stamp.exists() and stamp.read_text("utf-8") == wanted:
         return
-    target.mkdir(exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
     interpreter = (vega / "vega-interpreter" / "build" / "vega-interpreter.js").read_text("utf-8")
     # Its import is a part of Vega, and its export is for our function.
     interpreter = re.sub(r"^import (\{.*\}) from 'vega-util';", r"const \1 = globalThis.vega;", interpreter)
@@ -100,13 +106,16 @@ def build_chart_libraries(root: Path) -> None:
     scripts = [(vega / name / "build" / f"{name}.min.js").read_text("utf-8") for name in ("vega", "vega-lite")]
     _write(target / "vega.js.gz", [*scripts, f"(() => {{{interpreter}}})();"], views)
     with tempfile.TemporaryDirectory(prefix="kernelmcp-npm-") as scratch:
-        [package] = npm_files(Path(scratch), lock).iterdir()
-        _write(target / "plotly.js.gz", [(package / "plotly-cartesian.min.js").read_text("utf-8")], views)
-        shutil.copyfile(package / "LICENSE", target / "plotly.LICENSE")
+        packages = npm_files(Path(scratch), lock)
+        for name, files in MADE_OF.items():
+            scripts = [(packages / file).read_text("utf-8") for file in files]
+            _write(target / f"{name}.js.gz", scripts, views)
+        for package in packages.iterdir():
+            shutil.copyfile(package / "LICENSE", target / f"{package.name}.LICENSE")
     stamp.write_text(wanted, "utf-8")
 
 
 def _write(file: Path, scripts: list[str], views: Path) -> None:
-    show = views / "source" / "charts" / file.name.removesuffix(".gz")
+    show = views / "source" / "libraries" / file.name.removesuffix(".gz")
     text = "\n".join([*scripts, show.read_text("utf-8")])
     file.write_bytes(gzip.compress(text.encode(), mtime=0))

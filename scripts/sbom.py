@@ -42,7 +42,8 @@ MADE = {
     f"{BUNDLE}/javascript_guest.mjs": (JAVASCRIPT,),
     f"{BUNDLE}/emscripten-module.wasm": (f"{JAVASCRIPT}/@jitl",),
     f"{LIBRARIES}/vega.js.gz": (f"{RUNTIME}/vega",),
-    f"{LIBRARIES}/plotly.js.gz": (f"{LIBRARIES}/plotly.LICENSE",),
+    f"{LIBRARIES}/plotly.js.gz": (f"{LIBRARIES}/plotly.js-cartesian-dist-min.LICENSE",),
+    f"{LIBRARIES}/markup.js.gz": (f"{LIBRARIES}/marked.LICENSE", f"{LIBRARIES}/katex.LICENSE"),
 }
 
 
@@ -108,9 +109,9 @@ class _Tree:
             yield self._of_npm(name, locked, self.kernels, f"{RUNTIME}/vega/node_modules/{name}")
         for name, locked in _npm_lock(self.kernels / Path(JAVASCRIPT).parent / "package-lock.json").items():
             yield self._of_npm(name, locked, self.kernels, f"{JAVASCRIPT}/{name}")
-        plotly = json.loads((self.root / LIBRARIES).with_name("plotly-lock.json").read_text("utf-8"))
-        for name, locked in plotly.items():
-            yield self._of_npm(name, locked, self.root, f"{LIBRARIES}/plotly.LICENSE")
+        libraries = json.loads((self.root / LIBRARIES).with_name("libraries-lock.json").read_text("utf-8"))
+        for name, locked in libraries.items():
+            yield self._of_npm(name, locked, self.root, f"{LIBRARIES}/{name}.LICENSE")
 
     def _of_python(self, found: Distribution, hashes: dict[str, str]) -> Json:
         name = canonicalize_name(found.name)

@@ -233,6 +233,33 @@ async def test_nothing_that_a_guest_displays_runs_or_leaves(client: Client, brow
                 assert max(said["heights"]) < 2000, name
 
 
+CELL_OF_ONE = "from IPython.display import display\ndisplay({{'text/{kind}': {text!r}, 'text/plain': ''}}, raw=True)"
+MARKDOWN = [
+    "# seen",
+    f"[a](EVIL/markdown) [b](javascript:{ON.replace(' ', '')}) ![c](EVIL/markdownimage) <EVIL/autolink> <a id=a href='EVIL/tag'>d</a>",
+    r"$\href{EVIL/href}{x}\url{EVIL/url}\includegraphics{EVIL/graphics}\htmlStyle{background:url(EVIL/style)}{y}$",
+    *MARKUP.values(),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_markdown_is_html_of_the_guest(client: Client, browser: Browser, policy: str) -> None:
+    Listener.heard.clear()
+    with served(Listener) as port:
+        async with host_page(browser, client, policy) as host:
+            witness = Witness(host.page)
+            for kind in ("markdown", "latex"):
+                code = CELL_OF_ONE.format(kind=kind, text="\n\n".join(MARKDOWN))
+                code = code.replace("EVIL", f"http://127.0.0.1:{port}")
+                view, heard = await attacked(host, code, is_markup=True)
+                nothing_left(host, witness, await view.said(), heard)
+                await view.see(".note:text('of the cell')")
+                heads = [
+                    await frame.evaluate("document.querySelectorAll('h1').length") for frame in view.frame.child_frames
+                ]
+                assert sorted(heads) == [0, 1 if kind == "markdown" else 0], "the one that formats shows nothing"
+
+
 async def is_drawn(view: View) -> bool:
     try:
         found = [await frame.query_selector("svg, canvas") for frame in view.frame.child_frames]

@@ -492,6 +492,46 @@ async def test_a_chart_that_cannot_be_drawn_is_its_text(
         await view.shows("AS TEXT")
 
 
+MARKDOWN = r"""
+# Findings
+The **mean** is $\bar{x}$ for $5 to $6.
+
+| city | p |
+|------|---|
+| Lima | $\{1\}$ |
+
+$$
+a
+- b
+$$
+
+\[ c \]
+"""
+
+
+async def test_markdown_and_formulas_are_formatted(connect: Connect, tab: Tab) -> None:
+    nested = ">" * 5000  # more than the library's stack holds
+    code = f"""
+from IPython.display import Latex, Markdown, display
+display(Markdown({MARKDOWN!r}))
+display(Latex(r"$\\displaystyle x^{{2}} < 1$"))
+display(Markdown({nested!r}))
+"""
+    found = "[...document.querySelectorAll('h1, strong, td, math')].map(node => node.localName + (node.getAttribute('display') ?? ''))"
+    async with connect(extensions=UI) as client, tab.host(client) as host:
+        view = await host.run(code)
+        await view.see("div > iframe ~ .note:text('LaTeX of the cell')")
+        await view.see("div > iframe ~ .note:text('Markdown of the cell')")
+        first, second = [
+            each for each in view.frame.child_frames if await each.evaluate("document.querySelector('math') !== null")
+        ]
+        assert await first.evaluate(found) == ["h1", "strong", "math", "td", "td", "math", "mathblock", "mathblock"]
+        assert "$5 to $6." in await first.evaluate("document.body.innerText")
+        assert await second.evaluate(found) == ["math"]
+        assert nested in await view.text()
+        assert await view.frame.locator(".note:text('of the cell')").count() == 2
+
+
 CALL = "{jsonrpc: '2.0', id: 900, method: 'tools/call', params: {name: 'execute_code', arguments: {code: 'evil'}}}"
 SCRIPTED = f"<p id=p>calm</p><script>p.textContent = 'has run'; for (const w of [parent, parent.parent, top]) w.postMessage({CALL}, '*')</script>"
 

@@ -23,7 +23,7 @@ from kernelmcp.output.sanitize import as_dict, as_list
 
 HERE = Path(__file__).parent
 DOCUMENT = "ui://kernelmcp/output"
-LIBRARIES = {f"kernelmcp://views/{name}": f"{name}.js.gz" for name in ("vega", "plotly")}
+LIBRARIES = {f"kernelmcp://views/{name}": f"{name}.js.gz" for name in ("vega", "plotly", "markup")}
 # Without `csp`, a host applies the strictest policy there is; the document has one of its own besides.
 DOCUMENT_META: dict[str, Any] = {"ui": {"permissions": {"clipboardWrite": {}}, "prefersBorder": False}}
 _PART = re.compile(r"/\*\{([a-z.]+)\}\*/")
@@ -105,7 +105,7 @@ def document(*, scripts: bool) -> str:
 
 @cache
 def library(name: str) -> bytes:
-    """A library that draws charts, compressed."""
+    """A library that draws, compressed."""
     return (HERE / "libraries" / name).read_bytes()
 
 

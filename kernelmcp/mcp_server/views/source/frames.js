@@ -2,7 +2,7 @@
 // for it. The frame's first script, ours, tells its height; nothing else that a frame says is heard.
 
 const MAX_FRAME_PX = 520, MIN_FRAME_PX = 16;
-// A chart that is not drawn by then is shown as its picture or text.
+// A chart that is not drawn by then is shown as its picture or text; Markdown and formulas, as they were written.
 const CHART_MS = 15_000;
 
 const policyOf = (/** @type {string} */ scripts) =>
@@ -58,9 +58,10 @@ function inert(html) {
 }
 
 /** A guest's HTML. What is its own is said outside of its frame: it can draw what looks like a question of the host.
- * @param {string} html */
-function guestHtml(html) {
-  const calm = inert(html), frame = guestFrame(calm.html), label = make("div", { class: "note" }, "HTML of the cell");
+ * @param {string} html @param {string} written what the guest wrote */
+function guestHtml(html, written = "HTML") {
+  const title = `${written} that the cell displayed`, label = make("div", { class: "note" }, `${written} of the cell`);
+  const calm = inert(html), frame = guestFrame(calm.html, { title });
   if (calm.hasScripts && document.documentElement.dataset["scripts"] === "allowed") {
     const run = linkButton("run its scripts", () => {
       frame.replaceWith(guestFrame(html, { scripts: "all" }));
@@ -76,8 +77,8 @@ function guestHtml(html) {
 /** @type {Map<string, Promise<string>>} */
 const libraries = new Map();
 
-/** The source of a library that draws charts, from the server. @param {string} name */
-function chartLibrary(name) {
+/** The source of a library, from the server. @param {string} name */
+function library(name) {
   const load = async () => {
     const { blob = "" } = await readResource(`kernelmcp://views/${name}`);
     const bytes = Uint8Array.from(atob(blob), (letter) => letter.charCodeAt(0));
@@ -98,7 +99,7 @@ const CHART_PROGRAM =
 /** Draw a chart below what `place` has. Rejects if it cannot be drawn. @param {"vega" | "plotly"} name @param {any} specification
  * @param {HTMLElement} place */
 async function drawChart(name, specification, place) {
-  const source = await chartLibrary(name);
+  const source = await library(name);
   await new Promise((resolve, reject) => {
     const fail = () => {
       frame.remove();
@@ -121,5 +122,45 @@ async function drawChart(name, specification, place) {
     // It begins anew when it is moved, so it stands where it stays.
     frame.classList.add("waiting");
     place.append(frame);
+  });
+}
+
+const MARKUP_PROGRAM =
+  "addEventListener('message',({source,data,ports:[port]})=>{if(source===parent)" +
+  "try{port.postMessage(markup(data.kind,data.text))}catch{port.postMessage(null)}});" +
+  "parent.postMessage({ready:true},'*')";
+
+/** The frame that turns Markdown and LaTeX into HTML, for all of a page. @type {Promise<HTMLIFrameElement> | null} */
+let writer = null;
+
+async function newWriter() {
+  const source = await library("markup");
+  return new Promise((/** @type {(frame: HTMLIFrameElement) => void} */ resolve) => {
+    const frame = guestFrame("", {
+      title: "",
+      head: (nonce) => `<script nonce="${nonce}">${source}</script><script nonce="${nonce}">${MARKUP_PROGRAM}</script>`,
+      onSaid: (said) => said?.ready && resolve(frame),
+    });
+    frame.hidden = true;
+    document.body.append(frame);
+  });
+}
+
+/** Markdown or LaTeX as HTML. Rejects if that fails or takes too long. @param {string} kind @param {string} text */
+async function asHtml(kind, text) {
+  const begun = (writer ??= newWriter()), { port1, port2 } = new MessageChannel();
+  return new Promise((/** @type {(html: string) => void} */ resolve, reject) => {
+    const fail = () => reject(new Error("this text cannot be formatted"));
+    const timer = setTimeout(() => {
+      if (writer === begun) writer = null;
+      void begun.then((frame) => frame.remove());
+      fail();
+    }, CHART_MS);
+    port1.onmessage = ({ data }) => {
+      clearTimeout(timer);
+      if (typeof data === "string") resolve(data);
+      else fail();
+    };
+    begun.then((frame) => frame.contentWindow?.postMessage({ kind, text }, "*", [port2]), reject);
   });
 }

@@ -11,6 +11,9 @@
 // Of a stream that goes on, the newest text is kept.
 const MAX_TEXT_CHARS = 200_000;
 const LEFT_OUT = "[earlier output is left out here]\n";
+// Longer Markdown is shown as it was written.
+const MAX_MARKUP_CHARS = 100_000;
+const MARKUP = new Map([["text/markdown", "Markdown"], ["text/latex", "LaTeX"]]);
 const PICTURE = /^image\/(?:png|jpeg|gif|webp|svg\+xml)$/;
 
 /** @param {string} text @param {string} kind */
@@ -162,7 +165,17 @@ class Outputs {
       );
       return;
     }
-    place.append(this._simple(best, best ? await whole(best) : ""));
+    const value = best ? await whole(best) : "", written = MARKUP.get(best);
+    place.append(this._simple(best, value));
+    if (written !== undefined && asText(value).length <= MAX_MARKUP_CHARS) {
+      asHtml(best, asText(value)).then(
+        (html) => {
+          place.replaceChildren(guestHtml(html, written));
+          document.dispatchEvent(new Event("resized"));
+        },
+        () => {}, // its text stays
+      );
+    }
   }
 
   /** @param {string} kind @param {any} value @returns {HTMLElement} */
