@@ -714,6 +714,24 @@ def test_an_event_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "notebook.damaged.jsonl").exists()
 
 
+def test_of_a_log_that_is_too_large_to_be_searched_the_end_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps(session: Session) -> None:
+        for number in range(20):
+            cell = f"{number:022}"
+            session.begin(cell).hear(*text("x" * 10_000))
+            session.end(cell)
+        session.begin(ONE)
+        session.log.flush()
+
+    whole = run(tmp_path, steps).log
+    monkeypatch.setattr(lookup, "SEARCHED_BYTES", whole.size // 2)
+    opened = run(tmp_path, lambda _: None)
+    assert list(opened.left) == [ONE]
+    assert opened.log.size == whole.size
+    assert find(whole.file, f"{0:022}") == (None, [])
+    assert find(whole.file, f"{19:022}")[0] == opened.lines()[19]
+
+
 def test_a_full_disk_costs_outputs_before_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwritev
 
