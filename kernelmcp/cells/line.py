@@ -54,7 +54,7 @@ def to_line(execution_id: str, code: str, facts: dict[str, Any], outputs: Output
         "source": cut(code, MAX_SOURCE_CHARS, "# "),
     }
     parts = [part for one in encoded for part in (b", ", one)][1:]
-    return event.sealed(f'{json.dumps(cell)[:-1]}, "outputs": ['.encode(), *parts, b"]}")
+    return event.sealed(event.utf8(cell)[:-1] + b', "outputs": [', *parts, b"]}")
 
 
 def from_line(line: bytes) -> tuple[str, dict[str, Any], Outputs]:
@@ -147,7 +147,7 @@ def resealed(cell: dict[str, Any]) -> bytes:
         "metadata": {"kernelmcp": {**first, **{name: ours[name] for name in ours if name not in first}}},
     }
     head["metadata"] |= {name: metadata[name] for name in metadata if name != "kernelmcp"}
-    return event.sealed(json.dumps(head | {name: cell[name] for name in cell if name not in head}).encode())
+    return event.sealed(event.utf8(head | {name: cell[name] for name in cell if name not in head}))
 
 
 def _id_of(cell: dict[str, Any], ours: dict[str, Any]) -> str:

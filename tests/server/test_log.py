@@ -21,6 +21,7 @@ from kernelmcp.cells.lookup import LOG, find, unfinished, whole_lines
 from kernelmcp.cells.tail import Tail
 from kernelmcp.config.models import Policy
 from kernelmcp.executions import recorded
+from kernelmcp.notebook import transcript as transcript_module
 from kernelmcp.notebook.transcript import Transcript
 
 ONE, TWO, THREE = "o" * 22, "t" * 22, "r" * 22
@@ -509,12 +510,61 @@ def test_a_notebook_with_half_a_character_becomes_a_log_whose_cells_are_read(tmp
     assert line.from_line(found)[2].stdout.read() == "half \ufffd"
 
 
-def rewrite(session: Session) -> None:
+def rewrite(session: Session) -> Transcript:
     """As the server does, at once."""
     session.log.flush()
     session.log.has_late = False
     transcript = Transcript(session.log.file.with_suffix(".ipynb"), session.log)
     transcript.put(transcript.compact(session.log.size), session.log.size)
+    return transcript
+
+
+@pytest.mark.parametrize("what", ["waiting", "running"])
+def test_cells_that_have_not_ended_take_no_room_of_those_that_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(transcript_module, "MAX_NOTEBOOK_BYTES", 320_000)
+    monkeypatch.setattr(transcript_module, "SHRUNK_BYTES", 240_000)
+
+    def steps(session: Session) -> None:
+        for number in range(25):
+            session.begin(f"{number:022}").hear(*display({"a/b": "x" * 10_000}))
+            session.end(f"{number:022}")
+        before = session.lines()
+        if what == "waiting":
+            for number in range(35):
+                session.log.submitted(f"w{number:021}", event.now(), "x" * 10_000)
+        else:
+            fold = session.begin(ONE)
+            for _ in range(35):
+                fold.hear("clear_output", {})
+                fold.hear(*display({"a/b": "x" * 10_000}))
+                session.log.flush()
+        transcript = rewrite(session)
+        assert session.lines()[:25] == before
+        assert session.log.size > 500_000
+        assert not transcript.wants_rewrite, "it would be the same"
+        for number in range(25, 35):
+            session.begin(f"{number:022}").hear(*display({"a/b": "x" * 10_000}))
+            session.end(f"{number:022}")
+        assert transcript.wants_rewrite
+        rewrite(session)
+        assert sum(len(one) > 10_000 for one in session.lines() if event.kind_of(one)[0] == "cell") < 25
+
+    run(tmp_path, steps)
+
+
+def test_code_of_any_letters_takes_its_bytes(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        session.log.submitted(ONE, event.now(), "\u4e2d" * 100_000 + "\ud800")
+        session.log.flush()
+        assert session.log.size < 301_000
+        session.log.ended(ONE, line.to_line(ONE, "\u4e2d" * 100_000 + "\ud800", {}, Outputs()))
+        rewrite(session)
+        assert session.log.size < 301_000
+        assert line.from_line(session.lines()[0])[0] == "\u4e2d" * 100_000 + "\ufffd"
+
+    run(tmp_path, steps)
 
 
 def test_updates_of_ended_cells_have_one_budget_until_the_log_is_rewritten(tmp_path: Path) -> None:
