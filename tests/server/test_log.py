@@ -782,6 +782,33 @@ def test_of_a_log_that_is_too_large_to_be_searched_the_end_is(tmp_path: Path, mo
     assert find(whole.file, f"{19:022}")[0] == opened.lines()[19]
 
 
+def test_a_cell_without_its_outputs_has_its_error_and_no_output_that_is_none(tmp_path: Path) -> None:
+    outputs = Outputs()
+    for op in (
+        ["text", "stdout", "x" * 150_000],
+        ["show", "display_data", {"image/png": "x" * 5000}, {}, None],
+        ["error", "ValueError", "bad", "where\nit was"],
+    ):
+        outputs.apply(op)
+    ended = line.to_line(ONE, "code", {}, outputs)
+    shorter = line.without_outputs(ended)
+    assert line.without_outputs(shorter) == shorter
+    assert json.loads(shorter)["outputs"][0]["text"].startswith("[the outputs of this cell were left out")
+    for found, chars in ((shorter, 150_000), (line.with_changes(shorter, [["text", "stdout", "late"]]), 150_004)):
+        _, _, left = line.from_line(found)
+        assert left.error == outputs.error
+        assert left.stderr.read() == ""
+        assert left.stdout.total_chars == chars
+        assert [one.data for one in left.displays] == [{"text/plain": line.NOT_KEPT}]
+        assert left.dropped_displays == 0
+    restored = line.with_changes(shorter, [["change", 0, {"text/plain": "new"}, {}]])
+    assert line.from_line(restored)[2].displays[0].data == {"text/plain": "new"}
+    assert "more bytes of output were cut" in restored.decode()
+    hostile = json.loads(ended)
+    hostile["metadata"]["kernelmcp"] |= {"dropped": "x", "noted": {}, "notes": 7, "shown": [], "cut": None}
+    assert event.is_whole(line.without_outputs(line.resealed(hostile)))
+
+
 def test_a_full_disk_costs_outputs_before_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwritev
 
