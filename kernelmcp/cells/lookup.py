@@ -75,7 +75,7 @@ def unfinished(data: bytes) -> tuple[dict[str, list[bytes]], bool]:
             has_late = True
         elif cell in found:
             found[cell].append(data[at:end])
-        at = end + 1
+        at = end + 1 if found else data.find(b"\n" + event.EVENT_PREFIX, end) + 1 or len(data)
     return found, has_late
 
 
