@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from kernelmcp.output.sanitize import as_dict, as_list
+from kernelmcp.output.sanitize import as_dict, as_list, clean
 
 Op = list[Any]
 """The effect of an output on its cell: `["text", stream, text]`, `["show", kind, data, metadata, display_id]`,
@@ -40,7 +40,7 @@ def now() -> str:
 def submitted(cell_id: str, at: str, code: str, request: str | None = None) -> bytes:
     """`request`: the id of the HTTP request, of characters that JSON does not escape."""
     made_by = {"request": request} if request else {}
-    return json.dumps({"e": "submitted", "c": cell_id, "at": at, **made_by, "code": code}).encode()
+    return utf8({"e": "submitted", "c": cell_id, "at": at, **made_by, "code": code})
 
 
 def began(cell_id: str, at: str, facts: dict[str, Any]) -> bytes:
@@ -58,8 +58,13 @@ def output(cell_id: str, ops: Sequence[Op], *, late: bool = False) -> list[bytes
     return [f'{head[:-1]}, "ops": '.encode(), encoded(ops), b"}"]
 
 
+def utf8(value: Any) -> bytes:
+    """JSON in UTF-8, with the spaces that `kind_of` expects. A lone surrogate becomes U+FFFD."""
+    return clean(json.dumps(value, ensure_ascii=False)).encode()
+
+
 def encoded(value: Any) -> bytes:
-    """JSON in UTF-8; a large text is copied once. Raises `ValueError` for values that JSON does not have."""
+    """Compact JSON in UTF-8; a large text is copied once. Raises `ValueError` for values that JSON does not have."""
     try:
         return msgspec.json.encode(value)
     except TypeError as exc:

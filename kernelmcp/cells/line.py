@@ -14,7 +14,7 @@ from kernelmcp.cells import event
 from kernelmcp.cells.cell import Outputs, Segment
 from kernelmcp.cells.cell_format import is_valid_cell
 from kernelmcp.cells.event import Op
-from kernelmcp.output.sanitize import as_dict, as_list, counted, joined
+from kernelmcp.output.sanitize import as_dict, as_list, clean, counted, joined
 
 MAX_SOURCE_CHARS = 1_000_000
 # One stream's run of text, or a text/plain or text/markdown.
@@ -54,7 +54,7 @@ def to_line(execution_id: str, code: str, facts: dict[str, Any], outputs: Output
         "source": cut(code, MAX_SOURCE_CHARS, "# "),
     }
     parts = [part for one in encoded for part in (b", ", one)][1:]
-    return event.sealed(f'{json.dumps(cell)[:-1]}, "outputs": ['.encode(), *parts, b"]}")
+    return event.sealed(event.utf8(cell)[:-1] + b', "outputs": [', *parts, b"]}")
 
 
 def from_line(line: bytes) -> tuple[str, dict[str, Any], Outputs]:
@@ -103,11 +103,15 @@ def _count_missing(outputs: Outputs, facts: dict[str, Any], replaced: int) -> No
     for spool, total in zip((outputs.stdout, outputs.stderr), as_list(facts.get("chars")), strict=False):
         if isinstance(total, int):
             spool.dropped_chars = max(spool.dropped_chars, total - spool.chars)
+    outputs.noted = _noted_in(facts)
+
+
+def _noted_in(facts: dict[str, Any]) -> tuple[int, int]:
     match facts.get("noted"):
         case [int() as cut_bytes, int() as dropped_chars]:
-            outputs.noted = cut_bytes, dropped_chars
+            return cut_bytes, dropped_chars
         case _:
-            outputs.noted = 0, 0
+            return 0, 0
 
 
 def with_changes(line: bytes, ops: list[Op]) -> bytes:
@@ -147,7 +151,7 @@ def resealed(cell: dict[str, Any]) -> bytes:
         "metadata": {"kernelmcp": {**first, **{name: ours[name] for name in ours if name not in first}}},
     }
     head["metadata"] |= {name: metadata[name] for name in metadata if name != "kernelmcp"}
-    return event.sealed(json.dumps(head | {name: cell[name] for name in cell if name not in head}).encode())
+    return event.sealed(event.utf8(head | {name: cell[name] for name in cell if name not in head}))
 
 
 def _id_of(cell: dict[str, Any], ours: dict[str, Any]) -> str:
@@ -157,11 +161,27 @@ def _id_of(cell: dict[str, Any], ours: dict[str, Any]) -> str:
 
 
 def without_outputs(line: bytes) -> bytes:
-    """The cell with a note instead of its outputs; unchanged if that would not be shorter."""
+    """The cell with a note instead of its outputs, except its error; unchanged if that would not be shorter."""
     cell = event.parsed(line)
-    if not cell.get("outputs"):
+    facts = as_dict(as_dict(cell.get("metadata")).get("kernelmcp"))
+    notes = as_list(facts.get("notes"))
+    outputs = [as_dict(output) for index, output in enumerate(as_list(cell.get("outputs"))) if index not in notes]
+    kept = [output for output in outputs if output.get("output_type") == "error"]
+    if len(kept) == len(outputs):
         return line
-    cell["outputs"] = [note("the outputs of this cell were left out: the notebook had grown too large")]
+    texts = [joined(output["text"]) for output in outputs if "text" in output]
+    displays = len(outputs) - len(texts) - len(kept)
+    cut_bytes, dropped_chars = _noted_in(facts)
+    facts |= {
+        "dropped": displays + (dropped if isinstance(dropped := facts.get("dropped"), int) else 0),
+        "displays": [],
+        "shown": facts.get("shown", displays),
+        "noted": [cut_bytes + sum(len(clean(text).encode()) for text in texts), dropped_chars],
+        "notes": [0],
+    }
+    facts.pop("cut", None)
+    words = "the outputs of this cell were left out: the notebook had grown too large"
+    cell["outputs"], cell["metadata"]["kernelmcp"] = [note(words), *kept], facts
     shorter = resealed(cell)
     return shorter if len(shorter) < len(line) else line
 

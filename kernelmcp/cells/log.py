@@ -35,7 +35,7 @@ from kernelmcp.cells.line import (
     untrusted,
     without_outputs,
 )
-from kernelmcp.cells.lookup import MAX_LOG_BYTES, content_of, requests, stopped, unfinished, whole_lines
+from kernelmcp.cells.lookup import MAX_LOG_BYTES, last_bytes, requests, stopped, unfinished, whole_lines
 
 # Longest time that an event of a running cell waits before it is written.
 FLUSH_SECONDS = 0.05
@@ -223,9 +223,9 @@ class CellLog:
             log.error("a log is not a regular file, or far too large; it is put aside", file=str(self.file))
             put_aside(self.file)
             return {}
-        data = content_of(self.file)
-        self.size, self.last_at = data.rfind(b"\n") + 1, found.st_mtime
-        if self.size < len(data):
+        start, data = last_bytes(self.file)
+        self.size, self.last_at = start + data.rfind(b"\n") + 1, found.st_mtime
+        if self.size < start + len(data):
             log.warning("the last line of a log was incomplete", file=str(self.file))
             os.truncate(self.file, self.size)
         self.is_new = not self.size

@@ -13,7 +13,9 @@ from kernelmcp.output.sanitize import as_dict
 # Beside the notebook, in the directory of a session.
 LOG = "notebook.jsonl"
 # A larger file is not ours.
-MAX_LOG_BYTES = 128 * 1024 * 1024
+MAX_LOG_BYTES = 1024 * 1024 * 1024
+# What is searched, at the end of a log: all of it, unless cells come faster than it is rewritten.
+SEARCHED_BYTES = 128 * 1024 * 1024
 # What a search reads at once: the interpreter does nothing else meanwhile.
 PIECE_BYTES = 4 * 1024 * 1024
 # The beginning of a line that has its kind and, of an ended cell, its status.
@@ -31,14 +33,15 @@ _REQUEST = re.compile(
 _STOPPED = re.compile(rb'\{"cell_type": [^{}]*\{"kernelmcp": \{[^{}]*"queued_ms": [0-9.e+-]+, "stopped": true')
 
 
-def content_of(file: Path) -> bytes:
-    """The whole file; empty if there is none. Not mapped: a map of a file that its writer shortens ends the process.
-    Raises `OSError`."""
-    try:
-        with open_own(file) as stream:
-            return stream.read(MAX_LOG_BYTES)
-    except FileNotFoundError:
-        return b""
+def last_bytes(file: Path) -> tuple[int, bytes]:
+    """The last `SEARCHED_BYTES` of the file, from the beginning of a line, and where they begin. Not mapped: a map of a
+    file that its writer shortens ends the process. Raises `OSError`."""
+    with open_own(file) as stream:
+        at = max(0, stream.seek(0, os.SEEK_END) - SEARCHED_BYTES)
+        stream.seek(at)
+        if at:
+            at += len(stream.readline())
+        return at, stream.read(SEARCHED_BYTES)
 
 
 def whole_lines(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
@@ -72,7 +75,7 @@ def unfinished(data: bytes) -> tuple[dict[str, list[bytes]], bool]:
             has_late = True
         elif cell in found:
             found[cell].append(data[at:end])
-        at = end + 1
+        at = end + 1 if found else data.find(b"\n" + event.EVENT_PREFIX, end) + 1 or len(data)
     return found, has_late
 
 
@@ -119,9 +122,10 @@ def _from_end(file: Path) -> Iterator[bytes]:
     except FileNotFoundError:
         return
     with stream:
-        at, rest = min(stream.seek(0, os.SEEK_END), MAX_LOG_BYTES), b""
-        while at:
-            end, at = at, max(0, at - PIECE_BYTES)
+        at, rest = stream.seek(0, os.SEEK_END), b""
+        first = max(0, at - SEARCHED_BYTES)
+        while at > first:
+            end, at = at, max(first, at - PIECE_BYTES)
             stream.seek(at)
             data = stream.read(end - at) + rest
             begin = (data.find(b"\n") + 1 or len(data)) if at else 0

@@ -69,11 +69,11 @@ class SessionsSection(Section):
     hibernate: bool = True
     """Save the variables of a Python session when its kernel ends (idle, to make room, when memory is short,
     `stop_session`, the end of the server): its next call has them back. `false`: they are lost."""
-    max_checkpoints: int = Field(default=20, ge=1)
-    """Checkpoints per session that somebody has asked for; one more replaces the oldest."""
-    automatic_checkpoints: int = Field(default=20, ge=0)
+    max_checkpoints: int = Field(default=20, ge=1, le=70)
+    """Checkpoints per session that somebody has asked for; one more replaces the oldest. At most 70."""
+    automatic_checkpoints: int = Field(default=20, ge=0, le=70)
     """Checkpoints per session that are made without being asked for, after a cell and at most every two seconds: the
-    newest ones are kept. They also save the variables from a kill of the server. 0: none."""
+    newest ones are kept. They also save the variables from a kill of the server. 0: none. At most 70."""
     continue_default: bool = True
     """Let a server on stdio continue the default session of the same client and folder. `false` is for programs that
     run tasks which must not see each other's files, one server process each."""

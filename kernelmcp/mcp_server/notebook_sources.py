@@ -1,6 +1,7 @@
 """The notebook that `create_session(from_notebook=...)` names: a file of a workspace or volume, or another session's
 transcript."""
 
+from functools import partial
 from urllib.parse import unquote
 
 import anyio
@@ -38,17 +39,18 @@ class NotebookSources:
             return await self._read(source, caller, session_id)
 
     async def _read(self, source: str, caller: Caller, session_id: str | None) -> list[CodeCell]:
+        is_transcript = False
         if source.startswith(SESSIONS):
             other, _, what = source.removeprefix(SESSIONS).partition("/")
             what = unquote(what, errors="surrogateescape")
-            data = await self._of_session(caller, unquote(other), what, source)
+            data, is_transcript = await self._of_session(caller, unquote(other), what, source), what == "notebook"
         elif is_in_volume(source):
             data = await anyio.to_thread.run_sync(self._of_volume, source)
         else:
             if session_id is None:
                 raise InvalidArgument(f"there is no notebook {source!r}: a new session has no files", HOW)
             data = await self._of_workspace(caller, session_id, source)
-        return await anyio.to_thread.run_sync(code_cells, data, repr(source))
+        return await anyio.to_thread.run_sync(partial(code_cells, data, repr(source), is_transcript=is_transcript))
 
     async def _of_session(self, caller: Caller, session_id: str, what: str, source: str) -> bytes:
         if what == "notebook":

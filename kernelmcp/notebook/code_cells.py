@@ -14,6 +14,8 @@ MAX_NOTEBOOK_BYTES = 64 * 1024 * 1024
 _BOUNDS = JsonBounds(MAX_NOTEBOOK_BYTES, MAX_MESSAGE_VALUES, max_depth=500)
 MAX_CELLS = 1_000
 MAX_CODE_CHARS = 4_000_000
+# A session cannot be split, nor can its outputs be cleared.
+_OF_TRANSCRIPT = "Read it (read_file), and write the cells that are still needed to a notebook in a workspace."
 # nbconvert's tag for a cell that is expected to fail.
 MAY_FAIL = "raises-exception"
 # A whole cell that the kernel process passes to the server, also in Markdown fences.
@@ -33,14 +35,16 @@ class CodeCell:
         return _ASKS_FOR_PAST.fullmatch(self.code.strip()) is not None
 
 
-def code_cells(data: bytes, name: str) -> list[CodeCell]:
-    """The code cells in their order, without empty ones. Raises `InvalidArgument` for an invalid notebook."""
+def code_cells(data: bytes, name: str, *, is_transcript: bool = False) -> list[CodeCell]:
+    """The code cells in their order, without empty ones. Raises `InvalidArgument` for an invalid notebook.
+    `is_transcript`: it is that of a session, and no file of the caller's."""
     try:
         check_json(data, _BOUNDS)
         notebook = as_dict(json.loads(data))
     except JsonTooLarge as exc:
         raise InvalidArgument(
-            f"{name} is too large to be read as a notebook", "Clear its outputs (in JupyterLab: Edit, Clear Outputs)."
+            f"{name} is too large to be read as a notebook",
+            _OF_TRANSCRIPT if is_transcript else "Clear its outputs (in JupyterLab: Edit, Clear Outputs).",
         ) from exc
     except (ValueError, RecursionError) as exc:
         raise InvalidArgument(f"{name} is not a notebook: it is not JSON", "Give an .ipynb file.") from exc
@@ -57,9 +61,10 @@ def code_cells(data: bytes, name: str) -> list[CodeCell]:
             "Give a notebook that has some.",
         )
     if len(found) > MAX_CELLS or sum(len(cell.code) for cell in found) > MAX_CODE_CHARS:
+        most = f"At most {MAX_CELLS:,} cells with {MAX_CODE_CHARS:,} characters can be run"
         raise InvalidArgument(
             f"{name} has {len(found):,} code cells with {sum(len(cell.code) for cell in found):,} characters",
-            f"At most {MAX_CELLS:,} cells with {MAX_CODE_CHARS:,} characters can be run: split it.",
+            f"{most}. {_OF_TRANSCRIPT}" if is_transcript else f"{most}: split it.",
         )
     return found
 

@@ -53,6 +53,8 @@ class Transcript:
         """Lines of the log are damaged, or of an older version."""
         self._foreign: list[bytes] = []
         """The cells of a notebook that had no log, until the log is rewritten with them."""
+        self._rewritten_bytes: int = 0
+        """The size of the log when it was last rewritten: the events of running cells have to stay."""
         self._lock = threading.Lock()
         self._opened = False
 
@@ -69,7 +71,8 @@ class Transcript:
     @property
     def wants_rewrite(self) -> bool:
         """True if the log is to be rewritten: `compact`, then `CellLog.put`."""
-        is_too_large = self._log.size > MAX_NOTEBOOK_BYTES
+        has_grown = self._log.size - self._rewritten_bytes > MAX_NOTEBOOK_BYTES - SHRUNK_BYTES
+        is_too_large = self._log.size > MAX_NOTEBOOK_BYTES and has_grown
         return self._log.has_late or self._has_strangers or bool(self._foreign) or is_too_large
 
     def save(self) -> None:
@@ -155,9 +158,9 @@ class Transcript:
         had_strangers, self._has_strangers = self._has_strangers, False
         try:
             new = self._log.rewrite(lambda lines: chain(self._foreign, self._compacted(lines)), upto)
+            is_too_large = new.stat().st_size > MAX_NOTEBOOK_BYTES and _ended_bytes(new) > MAX_NOTEBOOK_BYTES
             for again in (_lighter, _fewer):
-                excess = new.stat().st_size - SHRUNK_BYTES
-                if excess > 0 and upto > MAX_NOTEBOOK_BYTES:
+                if is_too_large and (excess := _ended_bytes(new) - SHRUNK_BYTES) > 0:
                     lines = list(again(whole_lines(new), excess))
                     new.unlink()
                     new = self._log.rewrite(lambda _, lines=lines: iter(lines), 0)
@@ -168,8 +171,9 @@ class Transcript:
 
     def put(self, new: Path, upto: int) -> None:
         """Take the compacted log into use. For the event loop. Raises `OSError`."""
+        since = self._log.size - upto
         self._log.put(new, upto)
-        self._foreign = []
+        self._foreign, self._rewritten_bytes = [], self._log.size - since
 
     def _compacted(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         ended: set[str] = set()
@@ -208,6 +212,11 @@ def _merged(lines: list[bytes], ended: set[str], changes: dict[str, list[Op]]) -
             yield line.with_changes(found, changes[cell])
         elif kind in ("cell", "note") or cell not in gone:
             yield found
+
+
+def _ended_bytes(file: Path) -> int:
+    """The size of the cells that the notebook has."""
+    return sum(len(found) + 1 for found in whole_lines(file) if event.kind_of(found)[0] in ("cell", "note"))
 
 
 def _lighter(lines: Iterator[bytes], excess: int) -> Iterator[bytes]:

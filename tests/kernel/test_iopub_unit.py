@@ -137,6 +137,33 @@ def test_output_that_is_dropped_after_its_cell_is_told_once_for_each_reason() ->
     ]
 
 
+def test_a_task_that_puts_something_out_now_and_then_is_heard_after_many_cells_and_another_is_told() -> None:
+    sent: list[tuple[str, str]] = []
+
+    def publish(_: str, content: dict[str, Any], __: dict[str, Any], parent: dict[str, Any]) -> None:
+        sent.append((parent["header"]["msg_id"], content["text"]))
+
+    async def run() -> None:
+        forwarder = OutputForwarder(publish, cast(Backlog, SimpleNamespace(is_stalled=False)))
+
+        def put_out(name: str) -> None:
+            forwarder.output(Frame("stream", name, {"name": "stdout", "text": "late"}, 4))
+            forwarder.flush()
+
+        for number in range(200):
+            cell = Cell({"header": {"msg_id": str(number)}, "content": {"code": "x"}})
+            forwarder.open(str(number), cell)
+            forwarder.finish(cell)
+            if number % 60 == 0:
+                put_out("0")
+        for name in ("1", "1", "never opened", "0"):
+            put_out(name)
+
+    asyncio.run(run())
+    told = f"\n{REPORT} output of this cell's tasks is dropped: 64 cells have run since the last of it\n"
+    assert sent == [("0", "late")] * 4 + [("1", told), ("0", "late")]
+
+
 def test_guests_that_start_while_others_wait_wait_too_and_none_after_an_interrupt() -> None:
     calls: list[bool] = []
     sent = SimpleNamespace(send_multipart=lambda *_, **__: SimpleNamespace(done=False))

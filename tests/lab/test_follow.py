@@ -23,6 +23,7 @@ from kernelmcp.config.models import Policy
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.persons import Persons
 from kernelmcp.lab.record import cell_record as record_module
+from kernelmcp.lab.record import follow as follow_module
 from kernelmcp.lab.record import outputs as outputs_module
 from kernelmcp.lab.record.cell_record import cell_id
 from kernelmcp.lab.record.follow import Document, Follower
@@ -575,6 +576,7 @@ def test_a_notebook_with_many_cells_loses_the_oldest_and_they_do_not_come_back(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_module, "MAX_CELLS", 2)
+    monkeypatch.setattr(record_module, "SHRUNK_CELLS", 2)
     session.away(lambda: [session.execute(name) for name in ("one", "two", "three")].clear())
 
     async def steps(session: Session) -> None:
@@ -592,6 +594,27 @@ def test_a_notebook_with_many_cells_loses_the_oldest_and_they_do_not_come_back(
     assert list(session.shown) == ["four", "five"]
     record = session.follower._record
     assert record._sums.keys() <= record.sizes.keys()
+
+
+def test_cells_of_a_long_log_that_the_notebook_has_no_room_for_are_never_written(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_module, "MAX_CELLS", 2)
+
+    def steps() -> None:
+        session.begin("one", stream("events of its own"))
+        session.begin("running", stream("output"))
+        session.log.flush()
+        session.end("one")
+        for name in ("two", "three", "four"):
+            session.execute(name)
+        session.hear("two", stream("late"))
+
+    async def all_of_it(session: Session) -> None:
+        await session.becomes(running="output", three="three", four="four")
+
+    session.away(steps)
+    session.follow(all_of_it)
 
 
 def test_a_log_of_an_older_version_is_shown(session: Session) -> None:

@@ -563,11 +563,12 @@ def test_a_notebook_that_grows_for_ever_loses_its_oldest_outputs_then_cells(
     monkeypatch.setattr(record_module, "MAX_NOTEBOOK_BYTES", 400_000)
     monkeypatch.setattr(record_module, "SHRUNK_BYTES", 300_000)
     monkeypatch.setattr(record_module, "MAX_CELLS", 20)
+    monkeypatch.setattr(record_module, "SHRUNK_CELLS", 15)
     for number in range(60):
         opened.run(str(number), stream("x" * 50_000))
         opened.record.shrink()
     texts = [cell["outputs"][0]["text"] for cell in opened.cells if cell["outputs"]]
-    assert len(texts) == 20
+    assert len(texts) == 18, "15 were left after each sixth"
     assert "were left out" in texts[0]
     assert texts[-1] == "x" * 50_000
     assert sum(map(len, texts)) <= 400_000

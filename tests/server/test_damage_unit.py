@@ -48,7 +48,7 @@ def test_a_record_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
 
 
 async def test_names_of_a_guest_leave_the_record_readable(tmp_path: Path) -> None:
-    """Of each of its checkpoints, the longest names that JSON has for it."""
+    """Of each of as many checkpoints as a configuration allows, the longest names that JSON has for it."""
     whole = record(tmp_path / "s")
     names = [chr(0x1F600 + number) * 1000 for number in range(50)]
     content = {"status": "ok", "bytes": 1, "image": "", "mounts": [], "execution_count": 1, "others": []}
@@ -59,16 +59,19 @@ async def test_names_of_a_guest_leave_the_record_readable(tmp_path: Path) -> Non
     kernel = cast("Kernel", SimpleNamespace(save_state=save_state))
     found, _ = await save_unsealed(kernel, tmp_path / "state", whole, 1, {})
     assert found.dead
-    most = SessionsSection()
-    for number in range(most.max_checkpoints + most.automatic_checkpoints):
+    settings = SessionsSection.model_json_schema()["properties"]
+    for number in range(sum(settings[name]["maximum"] for name in ("max_checkpoints", "automatic_checkpoints"))):
         checkpoint = Checkpoint(
             name="x" * 64,
             folder=f"{number:016x}",
             number=number,
             created_at=now(),
             execution_count=number,
-            size_bytes=1,
+            size_bytes=10**12,
+            total_bytes=10**12,
             missing=found.dead,
+            execution="x" * 22,
+            after="0" * 16,
         )
         whole.checkpoints.append(checkpoint)
     whole.packages = [

@@ -21,6 +21,7 @@ from kernelmcp.cells.lookup import LOG, find, unfinished, whole_lines
 from kernelmcp.cells.tail import Tail
 from kernelmcp.config.models import Policy
 from kernelmcp.executions import recorded
+from kernelmcp.notebook import transcript as transcript_module
 from kernelmcp.notebook.transcript import Transcript
 
 ONE, TWO, THREE = "o" * 22, "t" * 22, "r" * 22
@@ -509,12 +510,61 @@ def test_a_notebook_with_half_a_character_becomes_a_log_whose_cells_are_read(tmp
     assert line.from_line(found)[2].stdout.read() == "half \ufffd"
 
 
-def rewrite(session: Session) -> None:
+def rewrite(session: Session) -> Transcript:
     """As the server does, at once."""
     session.log.flush()
     session.log.has_late = False
     transcript = Transcript(session.log.file.with_suffix(".ipynb"), session.log)
     transcript.put(transcript.compact(session.log.size), session.log.size)
+    return transcript
+
+
+@pytest.mark.parametrize("what", ["waiting", "running"])
+def test_cells_that_have_not_ended_take_no_room_of_those_that_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(transcript_module, "MAX_NOTEBOOK_BYTES", 320_000)
+    monkeypatch.setattr(transcript_module, "SHRUNK_BYTES", 240_000)
+
+    def steps(session: Session) -> None:
+        for number in range(25):
+            session.begin(f"{number:022}").hear(*display({"a/b": "x" * 10_000}))
+            session.end(f"{number:022}")
+        before = session.lines()
+        if what == "waiting":
+            for number in range(35):
+                session.log.submitted(f"w{number:021}", event.now(), "x" * 10_000)
+        else:
+            fold = session.begin(ONE)
+            for _ in range(35):
+                fold.hear("clear_output", {})
+                fold.hear(*display({"a/b": "x" * 10_000}))
+                session.log.flush()
+        transcript = rewrite(session)
+        assert session.lines()[:25] == before
+        assert session.log.size > 500_000
+        assert not transcript.wants_rewrite, "it would be the same"
+        for number in range(25, 35):
+            session.begin(f"{number:022}").hear(*display({"a/b": "x" * 10_000}))
+            session.end(f"{number:022}")
+        assert transcript.wants_rewrite
+        rewrite(session)
+        assert sum(len(one) > 10_000 for one in session.lines() if event.kind_of(one)[0] == "cell") < 25
+
+    run(tmp_path, steps)
+
+
+def test_code_of_any_letters_takes_its_bytes(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        session.log.submitted(ONE, event.now(), "\u4e2d" * 100_000 + "\ud800")
+        session.log.flush()
+        assert session.log.size < 301_000
+        session.log.ended(ONE, line.to_line(ONE, "\u4e2d" * 100_000 + "\ud800", {}, Outputs()))
+        rewrite(session)
+        assert session.log.size < 301_000
+        assert line.from_line(session.lines()[0])[0] == "\u4e2d" * 100_000 + "\ufffd"
+
+    run(tmp_path, steps)
 
 
 def test_updates_of_ended_cells_have_one_budget_until_the_log_is_rewritten(tmp_path: Path) -> None:
@@ -712,6 +762,51 @@ def test_an_event_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
 
     assert run(tmp_path, steps).log.file.read_bytes().endswith(later)
     assert not (tmp_path / "notebook.damaged.jsonl").exists()
+
+
+def test_of_a_log_that_is_too_large_to_be_searched_the_end_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps(session: Session) -> None:
+        for number in range(20):
+            cell = f"{number:022}"
+            session.begin(cell).hear(*text("x" * 10_000))
+            session.end(cell)
+        session.begin(ONE)
+        session.log.flush()
+
+    whole = run(tmp_path, steps).log
+    monkeypatch.setattr(lookup, "SEARCHED_BYTES", whole.size // 2)
+    opened = run(tmp_path, lambda _: None)
+    assert list(opened.left) == [ONE]
+    assert opened.log.size == whole.size
+    assert find(whole.file, f"{0:022}") == (None, [])
+    assert find(whole.file, f"{19:022}")[0] == opened.lines()[19]
+
+
+def test_a_cell_without_its_outputs_has_its_error_and_no_output_that_is_none(tmp_path: Path) -> None:
+    outputs = Outputs()
+    for op in (
+        ["text", "stdout", "x" * 150_000],
+        ["show", "display_data", {"image/png": "x" * 5000}, {}, None],
+        ["error", "ValueError", "bad", "where\nit was"],
+    ):
+        outputs.apply(op)
+    ended = line.to_line(ONE, "code", {}, outputs)
+    shorter = line.without_outputs(ended)
+    assert line.without_outputs(shorter) == shorter
+    assert json.loads(shorter)["outputs"][0]["text"].startswith("[the outputs of this cell were left out")
+    for found, chars in ((shorter, 150_000), (line.with_changes(shorter, [["text", "stdout", "late"]]), 150_004)):
+        _, _, left = line.from_line(found)
+        assert left.error == outputs.error
+        assert left.stderr.read() == ""
+        assert left.stdout.total_chars == chars
+        assert [one.data for one in left.displays] == [{"text/plain": line.NOT_KEPT}]
+        assert left.dropped_displays == 0
+    restored = line.with_changes(shorter, [["change", 0, {"text/plain": "new"}, {}]])
+    assert line.from_line(restored)[2].displays[0].data == {"text/plain": "new"}
+    assert "more bytes of output were cut" in restored.decode()
+    hostile = json.loads(ended)
+    hostile["metadata"]["kernelmcp"] |= {"dropped": "x", "noted": {}, "notes": 7, "shown": [], "cut": None}
+    assert event.is_whole(line.without_outputs(line.resealed(hostile)))
 
 
 def test_a_full_disk_costs_outputs_before_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,32 @@ def test_what_is_found_is_that_of_reading_line_by_line(
             assert lookup.find(file, cell) == (ended, events)
 
 
+@settings(deadline=None)
+@given(st.lists(st.tuples(KINDS, NAMES)))
+def test_cells_without_an_end_are_those_of_reading_line_by_line(written: list[tuple[str, str]]) -> None:
+    left: dict[str, list[bytes]] = {}
+    lines = [line_of(*each) for each in written]
+    for (kind, cell), line in zip(written, lines, strict=True):
+        if kind == "submitted":
+            left[cell] = [line]
+        elif kind == "cell":
+            left.pop(cell, None)
+        elif kind == "output" and cell in left:
+            left[cell].append(line)
+    data = b"".join(line + b"\n" for line in lines)
+    assert lookup.unfinished(data) == (left, any(kind == "late" for kind, _ in written))
+
+
+def test_ended_cells_are_passed_over_while_none_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[bytes] = []
+    real = event.kind_of
+    monkeypatch.setattr(event, "kind_of", lambda line: looked.append(line) or real(line))
+    ended = (line_of("cell", "a") + b"\n") * 100
+    opened = line_of("submitted", "b") + b"\n"
+    assert lookup.unfinished(ended + opened + line_of("cell", "b") + b"\n" + ended + opened)[0].keys() == {"b"}
+    assert len(looked) == 4, "the first line, and those of the cell that was open"
+
+
 def test_a_search_holds_a_piece_of_the_log_and_ends_where_its_cell_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 

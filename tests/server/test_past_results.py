@@ -11,7 +11,7 @@ from mcp import Client, MCPError
 
 from kernelmcp.cells import event
 from kernelmcp.cells.log import MAX_EVENT_BYTES
-from kernelmcp.cells.lookup import content_of, unfinished, whole_lines
+from kernelmcp.cells.lookup import last_bytes, unfinished, whole_lines
 
 from .support import DEADLINE, Connect, wait_until
 from .test_continuing import CONTINUES, fields, killed, text
@@ -134,7 +134,7 @@ async def test_an_id_that_was_given_while_the_first_kernel_started_is_known_afte
 def left_running(folder: Path) -> dict[str, list[bytes]]:
     """The events of the cells that have not ended."""
     logs = folder.glob("home/sessions/*/notebook.jsonl")
-    return {cell: lines for log in logs for cell, lines in unfinished(content_of(log))[0].items()}
+    return {cell: lines for log in logs for cell, lines in unfinished(last_bytes(log)[1])[0].items()}
 
 
 async def notebook(client: Client, session_id: str) -> str:

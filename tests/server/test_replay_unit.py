@@ -3,7 +3,8 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -58,6 +59,25 @@ def test_what_is_no_notebook_is_refused_with_advice(data: bytes, words: str) -> 
     with pytest.raises(InvalidArgument) as caught:
         code_cells(data, "'n.ipynb'")
     assert re.search(words, caught.value.to_text())
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_a_transcript_that_is_too_long_is_refused_with_advice_that_can_be_followed(is_large: bool) -> None:
+    made = "[]," * 20_000_000 if is_large else notebook(*["1"] * (module.MAX_CELLS + 1))
+
+    async def in_thread(_: str, read: Any) -> str:
+        return read()
+
+    transcript = SimpleNamespace(to_json=lambda: made)
+    searches = SimpleNamespace(in_thread=in_thread)
+    registry = SimpleNamespace(
+        get=lambda *_: SimpleNamespace(transcript=transcript), stored=SimpleNamespace(searches=searches)
+    )
+    sources = NotebookSources(Settings(Values()), cast("Any", registry))
+    with pytest.raises(InvalidArgument) as caught:
+        await sources.read("kernelmcp://sessions/s/notebook", cast("Any", None), None)
+    assert "write the cells that are still needed to a notebook in a workspace" in caught.value.to_text()
+    assert "split" not in caught.value.to_text()
     assert caught.value.suggestions
 
 

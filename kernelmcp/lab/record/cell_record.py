@@ -20,6 +20,8 @@ from kernelmcp.output.sanitize import as_dict, as_list, clean, joined
 
 # A browser draws larger notebooks slowly.
 MAX_CELLS = 5000
+# What is left of more: each removal goes through all cells, and must not be necessary again for the next one.
+SHRUNK_CELLS = MAX_CELLS * 3 // 4
 OUTPUTS_LEFT_OUT = "the outputs of this cell were left out: the notebook had grown too large"
 By = Literal["model", "person"]
 
@@ -165,11 +167,12 @@ class Record:
         total = sum(self.sizes.values())
         if total <= MAX_NOTEBOOK_BYTES and len(self.sizes) <= MAX_CELLS:
             return
+        most = SHRUNK_CELLS if len(self.sizes) > MAX_CELLS else MAX_CELLS
         places = {str(ycell["id"]): at for at, ycell in enumerate(self.notebook.ycells)}
         total = self._without_oldest_outputs(total, places)
         gone: list[str] = []
         for name, weight in self.sizes.items():
-            if total <= SHRUNK_BYTES and len(self.sizes) - len(gone) <= MAX_CELLS:
+            if total <= SHRUNK_BYTES and len(self.sizes) - len(gone) <= most:
                 break
             if name not in self.unfinished:
                 gone.append(name)

@@ -15,7 +15,7 @@ from kernelmcp.cells.lookup import LOG
 from kernelmcp.cells.tail import Entry, Tail
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.persons import Persons
-from kernelmcp.lab.record.cell_record import Record
+from kernelmcp.lab.record.cell_record import MAX_CELLS, Record
 from kernelmcp.lab.record.outputs import tame_line
 from kernelmcp.output.sanitize import as_list
 
@@ -83,6 +83,7 @@ class Follower:
 
     async def _write(self, entries: list[Entry]) -> None:
         """Write what the notebook lacks, each ended cell before the cells that followed it."""
+        entries = _newest(entries)
         after = _successors(entries, self._record.knows)
         wanted = self._wanted(entries)
         for at in range(0, len(wanted), LINES_AT_ONCE):
@@ -167,6 +168,15 @@ class Follower:
             self._of_browsers.add(entry.cell)
             if entry.kind == "cell" and (left := self._persons.ended(entry.cell, str(client))) is not None:
                 self._left[entry.cell] = left
+
+
+def _newest(entries: list[Entry]) -> list[Entry]:
+    """Without the ended cells that the notebook has no room for, and their events."""
+    ended = dict.fromkeys(entry.cell for entry in entries if entry.kind == "cell")
+    if len(ended) <= MAX_CELLS:
+        return entries
+    newest = set(list(ended)[-MAX_CELLS:])
+    return [entry for entry in entries if entry.cell in newest or entry.cell not in ended]
 
 
 def _successors(entries: list[Entry], is_there: Callable[[str], bool]) -> dict[str, str]:

@@ -57,12 +57,11 @@ class Saver:
 
     def save_soon(self) -> None:
         """Save shortly, together with the changes until then."""
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(
-                max(loop.time() + DELAY_SECONDS, self._last + self._apart),
-                lambda: background.start(self._tasks, "saving a session", self.save),
-            )
+        loop = asyncio.get_running_loop()
+        at = max(loop.time() + DELAY_SECONDS, self._last + self._apart)
+        if self._timer is None or self._timer.when() > at:  # the log has grown large since
+            self._cancel()
+            self._timer = loop.call_at(at, lambda: background.start(self._tasks, "saving a session", self.save))
 
     @property
     def _apart(self) -> float:
@@ -90,10 +89,10 @@ class Saver:
             self._running -= 1
 
     async def _save(self) -> None:
-        if self._is_there:
-            await self._write_if_changed()
+        is_done = self._is_there and await self._write_if_changed() and self._log.is_written
         if not self._is_closed and (self._transcript.changed or not self._log.is_written):
-            self._last += RETRY_SECONDS
+            if not is_done:
+                self._last += RETRY_SECONDS
             self.save_soon()
 
     @property
@@ -101,16 +100,20 @@ class Saver:
         """False while the home is away, or cannot be reached."""
         return os.path.isdir(self._directory)
 
-    async def _write_if_changed(self) -> None:
+    async def _write_if_changed(self) -> bool:
+        """False if the transcript could not be written."""
+        is_done = True
         if self._transcript.changed and not self._is_closed:
             began = asyncio.get_running_loop().time()
             try:
                 await self._write()
             except OSError as exc:
                 log.error("the transcript could not be written", directory=self._directory.name, error=str(exc))
+                is_done = False
             self._took = asyncio.get_running_loop().time() - began
         if not self._is_closed:
             self._files.save_record()
+        return is_done
 
     async def _write(self) -> None:
         if not self._log.is_written:

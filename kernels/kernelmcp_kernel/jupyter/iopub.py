@@ -46,6 +46,9 @@ _STALLED = "a client of this kernel reads too slowly"
 
 # Finished cells that may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64
+_FORGOTTEN = f"{_PARENTS_KEPT} cells have run since the last of it"
+# Older ones, whose output is dropped, and reported.
+_FORGOTTEN_KEPT = 1000
 # Comm messages that wait for a computing cell or are handled beside it. Each moves a widget by one step.
 _COMMS_UNDER_WAY = 1000
 
@@ -59,6 +62,7 @@ REPORT = f"{REPORT_SIGN}[kernelmcp]"
 
 DISPLAY_TYPES = frozenset({"execute_result", "display_data", "update_display_data", "clear_output"})
 COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
+_OUTPUT_TYPES = DISPLAY_TYPES | COMM_TYPES | {"stream", "error"}
 
 
 class Publish(Protocol):
@@ -82,6 +86,9 @@ class OutputForwarder:
         self._publish = publish
         self._backlog = backlog
         self._cells: OrderedDict[str, Cell] = OrderedDict()
+        """The newest, and those with the newest output, last."""
+        self._forgotten: OrderedDict[str, Cell] = OrderedDict()
+        """Only what a report needs of them."""
         self._comms: OrderedDict[str, Cell] = OrderedDict()
         self._text: list[str] = []
         self._text_chars = 0
@@ -92,7 +99,10 @@ class OutputForwarder:
         """Start forwarding the output of a request."""
         self._cells[request_id] = cell
         while len(self._cells) > _PARENTS_KEPT:
-            self._cells.popitem(last=False)
+            oldest, forgotten = self._cells.popitem(last=False)
+            self._forgotten[oldest] = Cell({"header": forgotten.parent.get("header")}, is_finished=True)
+        while len(self._forgotten) > _FORGOTTEN_KEPT:
+            self._forgotten.popitem(last=False)
 
     def open_comm(self, request_id: str, cell: Cell) -> Cell | None:
         """Like `open`, for a comm message. These are frequent, and must not evict cells whose output may still come.
@@ -147,11 +157,11 @@ class OutputForwarder:
 
     def output(self, frame: Frame, cell: Cell | None = None) -> None:
         """Publish an output frame of an opened request or this cell. Ignores an unknown type, shape or request."""
-        cell = cell or self._cells.get(frame.id) or self._comms.get(frame.id)
+        cell = cell or self._cell_of(frame)
         if cell is None:
             return
         if frame.excess:
-            if frame.type in DISPLAY_TYPES | COMM_TYPES | {"stream", "error"}:
+            if frame.type in _OUTPUT_TYPES:
                 self._drop(cell, _OVER_LIMIT)
             return
         if frame.type == "stream":
@@ -167,6 +177,14 @@ class OutputForwarder:
             self._error(cell, frame)
         elif frame.type in COMM_TYPES:
             self._comm(cell, frame)
+
+    def _cell_of(self, frame: Frame) -> Cell | None:
+        if frame.id in self._cells:
+            self._cells.move_to_end(frame.id)
+            return self._cells[frame.id]
+        if frame.id in self._forgotten and frame.type in _OUTPUT_TYPES:
+            self._drop(self._forgotten[frame.id], _FORGOTTEN)
+        return self._comms.get(frame.id)
 
     def _stream(self, cell: Cell, content: dict[str, Any]) -> None:
         name, text = content.get("name"), content.get("text")
