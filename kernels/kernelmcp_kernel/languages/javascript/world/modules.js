@@ -103,7 +103,7 @@
   };
   // What has loaded a file that has changed has the old one: all are loaded anew.
   const renew = () => {
-    for (const file in cached) if (cached[file].loaded === false) delete cached[file]; // it has failed, or was interrupted
+    for (const file in cached) if (cached[file]?.loaded === false) delete cached[file]; // it has failed, or was interrupted
     if ([...stamps].every(([file, stamp]) => stampOf(file) === stamp)) return;
     for (const file in cached) delete cached[file];
     stamps.clear();
