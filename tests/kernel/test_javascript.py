@@ -431,6 +431,35 @@ def test_a_file_that_failed_is_loaded_again(kernel: Kernel) -> None:
     assert js(kernel, "require('./needs')") == "5"
 
 
+def test_a_file_that_failed_gives_no_half_of_its_exports(kernel: Kernel) -> None:
+    js(kernel, "require('fs').writeFileSync('half.js', 'exports.half = 1; throw new Error(\"half\")')")
+    assert js(kernel, "try { require('./half') } catch {}; require('./half')") == "Error: half"
+    js(kernel, "require('fs').writeFileSync('again.js', 'try { require(\"./half\") } catch {}; require(\"./half\")')")
+    assert js(kernel, "require('./again')") == "Error: half"
+
+
+def test_an_interrupted_file_is_loaded_again(kernel: Kernel) -> None:
+    js(kernel, "require('fs').writeFileSync('slow.js', 'while (!globalThis.quick); exports.n = 1')")
+    kernel.interrupt_once_it_prints("%%js\nconsole.log('running'); require('./slow')")
+    assert js(kernel, "var quick = true; require('./slow').n") == "1"
+    assert js(kernel, "require('./slow') === require('./slow')") == "true"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "delete require.cache[__filename]; module.exports = 1",
+        "module.exports = load('./one.js')",
+        "require('fs').writeFileSync('one.js', 'module.exports =  1'); module.exports = load('./one.js')",
+    ],
+)
+def test_a_file_may_be_taken_out_of_the_cache_while_it_is_loaded(kernel: Kernel, code: str) -> None:
+    js(kernel, "const { writeFileSync } = require('fs'); const load = (name) => require(name)")
+    js(kernel, "writeFileSync('one.js', 'module.exports = 1'); load('./one.js')")
+    js(kernel, f"writeFileSync('outer.js', {code!r})")
+    assert js(kernel, "require('./outer')") == "1"
+
+
 def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> None:
     tick = "console.log('tick'); display('shown'); throw new Error('seen')"
     request = kernel.send(f"%%js\nconst ticking = setInterval(() => {{ {tick} }}, 20)")

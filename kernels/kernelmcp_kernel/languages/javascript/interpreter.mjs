@@ -30,6 +30,7 @@ export class Interpreter {
     this.isEnding = false;
     this.realm.engine.begin();
     try {
+      this.tell("begin");
       const text = await this.#shown(code, `cell ${count}`);
       if (text && !silent) {
         send("execute_result", { execution_count: count, data: { "text/plain": text }, metadata: {} });

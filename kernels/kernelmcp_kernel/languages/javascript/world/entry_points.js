@@ -1,7 +1,7 @@
 // What the host calls.
 (host, world) => {
   "use strict";
-  const { define, inspect, moduleName, modules, timers } = world;
+  const { define, forgetInterrupted, inspect, moduleName, modules, timers } = world;
 
   const MAX_CHARS = 100_000;
   const { random } = Math;
@@ -44,6 +44,7 @@
       if (!timer.again) timers.delete(number);
       watched(timer.callback(...timer.values));
     },
+    begin: forgetInterrupted,
     stopAll: () => timers.clear(),
     random,
     // In place of those that were given last. A session that continues has what its cells have made of them.

@@ -103,7 +103,6 @@
   };
   // What has loaded a file that has changed has the old one: all are loaded anew.
   const renew = () => {
-    for (const file in cached) if (cached[file]?.loaded === false) delete cached[file]; // it has failed, or was interrupted
     if ([...stamps].every(([file, stamp]) => stampOf(file) === stamp)) return;
     for (const file in cached) delete cached[file];
     stamps.clear();
@@ -118,20 +117,30 @@
     if (!found) throw Object.assign(new Error(`Cannot find module '${name}'`), { code: "MODULE_NOT_FOUND" });
     return found;
   };
+  const load = (file) => {
+    stamps.set(file, stampOf(file));
+    const text = fs.readFileSync(file, "utf-8");
+    const module = { exports: {}, loaded: false };
+    cached[file] = module;
+    try {
+      if (file.endsWith(".json")) module.exports = JSON.parse(text);
+      else host.compile(text, file)(module, module.exports, requireFrom(path.dirname(file)), file, path.dirname(file));
+    } catch (error) {
+      delete cached[file];
+      throw error;
+    }
+    module.loaded = true;
+    return module;
+  };
   const requireFrom = (folder) => Object.assign((name) => {
     if (isBuiltIn(name)) return modules[String(name).replace(/^node:/, "")];
     const found = resolveFrom(folder)(name);
-    if (!cached[found]) {
-      stamps.set(found, stampOf(found));
-      const text = fs.readFileSync(found, "utf-8");
-      const module = { exports: {}, loaded: false };
-      cached[found] = module;
-      if (found.endsWith(".json")) module.exports = JSON.parse(text);
-      else host.compile(text, found)(module, module.exports, requireFrom(path.dirname(found)), found, path.dirname(found));
-      module.loaded = true;
-    }
-    return cached[found].exports;
+    return (cached[found] ?? load(found)).exports;
   }, { cache: cached, resolve: resolveFrom(folder) });
+  // What is not loaded when a cell begins was interrupted.
+  world.forgetInterrupted = () => {
+    for (const file in cached) if (cached[file]?.loaded === false) delete cached[file];
+  };
   // QuickJS keeps what it has loaded under this name.
   world.moduleName = (file, from) => {
     if (!file.startsWith("/")) return file;
