@@ -423,6 +423,15 @@ def test_files_that_have_changed_are_loaded_anew(kernel: Kernel) -> None:
         assert js(kernel, f"{empty}; require('./c').v") == "25"
 
 
+def test_a_file_that_one_loads_once_it_has_changed_is_imported_anew(kernel: Kernel) -> None:
+    js(kernel, "const { writeFileSync } = require('fs'); writeFileSync('cfg.json', '{\"n\": 1}')")
+    js(kernel, """writeFileSync('loads.js', 'exports.load = () => require("./cfg.json").n')""")
+    js(kernel, "var { load } = require('./loads')")
+    assert js(kernel, "(await import('./cfg.json')).default.n") == "1"
+    assert js(kernel, "writeFileSync('cfg.json', '{\"n\": 22}'); load()") == "22"
+    assert js(kernel, "(await import('./cfg.json')).default.n") == "22"
+
+
 def test_a_file_that_failed_is_loaded_again(kernel: Kernel) -> None:
     js(kernel, """require('fs').writeFileSync('needs.js', 'module.exports = require("./later")')""")
     for _ in range(2):

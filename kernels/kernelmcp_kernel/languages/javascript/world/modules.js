@@ -101,6 +101,10 @@
     const { mtimeMs, size } = fs.statSync(file);
     return `${mtimeMs} ${size}`;
   };
+  // The first stamp stays: an import has what was there then.
+  const stamp = (file) => {
+    if (!stamps.has(file)) stamps.set(file, stampOf(file));
+  };
   // What has loaded a file that has changed has the old one: all are loaded anew.
   const renew = () => {
     if ([...stamps].every(([file, stamp]) => stampOf(file) === stamp)) return;
@@ -118,7 +122,7 @@
     return found;
   };
   const load = (file) => {
-    stamps.set(file, stampOf(file));
+    stamp(file);
     const text = fs.readFileSync(file, "utf-8");
     const module = { exports: {}, loaded: false };
     cached[file] = module;
@@ -145,7 +149,7 @@
   world.moduleName = (file, from) => {
     if (!file.startsWith("/")) return file;
     if (!from.startsWith("/")) renew();
-    if (!stamps.has(file)) stamps.set(file, stampOf(file));
+    stamp(file);
     return version ? `${file}?${version}` : file;
   };
   define("process", {
