@@ -447,26 +447,44 @@ def test_a_file_that_failed_gives_no_half_of_its_exports(kernel: Kernel) -> None
     assert js(kernel, "require('./again')") == "Error: half"
 
 
-def test_an_interrupted_file_is_loaded_again(kernel: Kernel) -> None:
-    js(kernel, "require('fs').writeFileSync('slow.js', 'while (!globalThis.quick); exports.n = 1')")
-    kernel.interrupt_once_it_prints("%%js\nconsole.log('running'); require('./slow')")
-    assert js(kernel, "var quick = true; require('./slow').n") == "1"
-    assert js(kernel, "require('./slow') === require('./slow')") == "true"
-
-
 @pytest.mark.parametrize(
-    "code",
+    ("name", "text", "load"),
     [
-        "delete require.cache[__filename]; module.exports = 1",
-        "module.exports = load('./one.js')",
-        "require('fs').writeFileSync('one.js', 'module.exports =  1'); module.exports = load('./one.js')",
+        ("slow.js", "while (!globalThis.quick); exports.n = 1", "require('./slow.js')"),
+        ("slow.mjs", "while (!globalThis.quick); export const n = 1", "await import('./slow.mjs')"),
+        (
+            "waits.mjs",
+            "if (!globalThis.quick) await new Promise(() => 0); export const n = 1",
+            "await import('./waits.mjs')",
+        ),
     ],
 )
-def test_a_file_may_be_taken_out_of_the_cache_while_it_is_loaded(kernel: Kernel, code: str) -> None:
-    js(kernel, "const { writeFileSync } = require('fs'); const load = (name) => require(name)")
-    js(kernel, "writeFileSync('one.js', 'module.exports = 1'); load('./one.js')")
-    js(kernel, f"writeFileSync('outer.js', {code!r})")
-    assert js(kernel, "require('./outer')") == "1"
+def test_an_interrupted_file_is_loaded_again(kernel: Kernel, name: str, text: str, load: str) -> None:
+    js(kernel, f"var quick = false; require('fs').writeFileSync('{name}', '{text}')")
+    kernel.interrupt_once_it_prints(f"%%js\nvar timer = setTimeout(() => 0, 1e9); console.log('running'); {load}")
+    js(kernel, "clearTimeout(timer); quick = true")
+    assert js(kernel, f"({load}).n") == "1"
+    assert js(kernel, f"({load}) === ({load})") == "true"
+
+
+@pytest.mark.parametrize("load", ["await import('./reads.mjs')", "await import('./names.mjs')"])
+def test_a_module_that_failed_is_imported_again(kernel: Kernel, load: str) -> None:
+    js(kernel, "var { rmSync, writeFileSync } = require('fs'); rmSync('data.txt', { force: true }); 0")
+    js(
+        kernel,
+        """var text = 'import { readFileSync } from "fs"; export const text = readFileSync("data.txt", "utf8")'""",
+    )
+    js(kernel, "writeFileSync('reads.mjs', text)")
+    js(kernel, """writeFileSync('names.mjs', 'export * from "./reads.mjs"')""")
+    assert "no such file or directory, open 'data.txt'" in js(kernel, load)
+    assert js(kernel, f"writeFileSync('data.txt', 'here'); ({load}).text") == "'here'"
+
+
+def test_a_module_that_is_imported_again_is_the_same(kernel: Kernel) -> None:
+    js(kernel, "var counted = 0; require('fs').writeFileSync('counts.mjs', 'counted += 1; export let n = 1')")
+    for code in ("0", "throw 1", "await import('./none.mjs')"):
+        js(kernel, code)
+        assert js(kernel, "await import('./counts.mjs'); counted") == "1"
 
 
 def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> None:

@@ -144,13 +144,27 @@
   // What is not loaded when a cell begins was interrupted.
   world.forgetInterrupted = () => {
     for (const file in cached) if (cached[file]?.loaded === false) delete cached[file];
+    if (imported.size) version += 1;
+    imported.clear();
   };
-  // QuickJS keeps what it has loaded under this name.
+  // QuickJS keeps what it has loaded, or what has failed, under this name.
   world.moduleName = (file, from) => {
     if (!file.startsWith("/")) return file;
     if (!from.startsWith("/")) renew();
     stamp(file);
-    return version ? `${file}?${version}` : file;
+    const name = version ? `${file}?${version}` : file;
+    if (!from.startsWith("/")) void follow(name, file);
+    return name;
+  };
+  const imported = new Set(); // by a cell, and not evaluated yet
+  const follow = async (name, file) => {
+    imported.add(name);
+    try {
+      await import(name); // realm.mjs does not ask for another name
+    } catch {
+      if (stampOf(file)) version += 1;
+    }
+    imported.delete(name);
   };
   define("process", {
     argv: ["node"],
