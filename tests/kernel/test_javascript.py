@@ -526,6 +526,9 @@ def test_an_error_of_a_promise_that_nobody_gets_is_told(kernel: Kernel, code: st
         "const kept = Promise.reject(new Error('seen')); await kept.catch(() => 0); 1",
         "[1].forEach(async (i) => i); (() => 5)(); (() => () => 5)(); 1",
         "var found; [1].forEach(async function (i) { found = this.of + i }, {of: 0}); found",
+        "(() => Object.create(Promise.prototype))(); 1",
+        "(() => new Proxy({}, { getPrototypeOf() { throw new Error('seen') } }))(); 1",
+        "var mine = Promise; Promise = undefined; (() => 5)(); Promise = mine; 1",
     ],
 )
 def test_nothing_is_told_of_a_promise_that_is_handled(kernel: Kernel, code: str) -> None:

@@ -19,15 +19,21 @@
     const cause = isError(error) && Object.hasOwn(error, "cause") ? `\n[cause]: ${inspect(error.cause)}` : "";
     return JSON.stringify({ name: start(name), message: start(message), stack: start(`${stack}${cause}`) });
   };
+  const { Promise } = globalThis;
   const { then } = Promise.prototype;
+  const { apply } = Reflect;
   const uncaught = (error) => host.uncaught(fault(error));
   const watched = (value) => {
-    if (value instanceof Promise) Reflect.apply(then, value, [undefined, uncaught]);
+    try {
+      if (value instanceof Promise) apply(then, value, [undefined, uncaught]);
+    } catch {
+      // It only looks like one.
+    }
     return value;
   };
   const watchedFunction = (called) =>
     function (...values) {
-      return watched(Reflect.apply(called, this, values));
+      return watched(apply(called, this, values));
     };
   define("watched$", watched); // for cells.mjs, as the next one
   define("watchedFunction$", watchedFunction);
