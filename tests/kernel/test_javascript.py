@@ -423,6 +423,25 @@ def test_files_that_have_changed_are_loaded_anew(kernel: Kernel) -> None:
         assert js(kernel, f"{empty}; require('./c').v") == "25"
 
 
+def test_a_module_that_is_loaded_anew_has_its_name_in_a_traceback(kernel: Kernel) -> None:
+    for line, lines in enumerate(("", r"\n"), 1):
+        code = f"{lines}export const f = () => {{ throw Error() }}"
+        js(kernel, f"require('fs').writeFileSync('fails.mjs', '{code}')")
+        ran = kernel.run("%%js\nimport { f } from './fails.mjs'\nf()")
+        [error] = [output["content"] for output in ran.outputs if output["msg_type"] == "error"]
+        assert error["traceback"][1].startswith(f"    at f (/workspace/fails.mjs:{line}:")
+
+
+def test_a_file_with_a_question_mark_in_its_name_is_imported(kernel: Kernel) -> None:
+    js(kernel, "var fs = require('fs'); fs.mkdirSync('is it?'); fs.writeFileSync('is it?/so?', 'export default 1')")
+    js(kernel, "fs.writeFileSync('is it?/it.mjs', 'export { default } from \"./so?\"; import \"./it.mjs?v=1\"')")
+    js(kernel, "fs.writeFileSync('what.mjs', 'export default 2')")
+    load = "[await import('./is it?/it.mjs'), await import('./what.mjs?a?b')].map((each) => each.default)"
+    assert js(kernel, load) == "[ 1, 2 ]"
+    js(kernel, "fs.writeFileSync('is it?/so?', 'export default 25')")
+    assert js(kernel, load) == "[ 25, 2 ]"
+
+
 def test_a_file_that_one_loads_once_it_has_changed_is_imported_anew(kernel: Kernel) -> None:
     js(kernel, "const { writeFileSync } = require('fs'); writeFileSync('cfg.json', '{\"n\": 1}')")
     js(kernel, """writeFileSync('loads.js', 'exports.load = () => require("./cfg.json").n')""")
