@@ -150,18 +150,20 @@ def tame_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     return {mime: sizes for mime, sizes in sized.items() if sizes}
 
 
-def tame_state(value: Any, room: Room | None = None) -> Any:
+def tame_state(value: Any, room: Room | None = None, joined_room: Room | None = None) -> Any:
     """Sanitize a JSON value of a widget: clean every text that contains markup, because a widget shows some of its
-    texts as HTML, and only its own code knows which."""
-    room = room or Room(MAX_WIDGET_CHARS)
+    texts as HTML, and only its own code knows which. joined_room: for lists, whose texts a widget may join."""
+    room, joined_room = room or Room(MAX_WIDGET_CHARS), joined_room or Room(MAX_WIDGET_CHARS)
     if isinstance(value, str):
         return clean_html(value, room)
     if isinstance(value, dict):
-        return {key: tame_state(item, room) for key, item in cast("dict[str, Any]", value).items()}
+        return {key: tame_state(item, room, joined_room) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        items = [tame_state(item, room) for item in cast("list[Any]", value)]
+        items = [tame_state(item, room, joined_room) for item in cast("list[Any]", value)]
         if all(isinstance(item, str) for item in items) and _MARKUP.search(whole := "".join(items)):
-            joined = clean_html(whole, room)
+            joined = clean_html(whole, joined_room)
+            if joined == _NOT_SHOWN:
+                return [_NOT_SHOWN if "<" in item else item for item in items]
             return items if joined == whole else [joined]
         return items
     return value

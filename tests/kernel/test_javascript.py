@@ -418,7 +418,37 @@ def test_files_that_have_changed_are_loaded_anew(kernel: Kernel) -> None:
     assert js(kernel, load) == "[ 25, 25, 26, 26, 2 ]"
     js(kernel, "require.cache[require.resolve('./c')].exports.v = 3")
     assert js(kernel, load) == "[ 3, 3, 26, 26, 2 ]"
-    assert js(kernel, "delete require.cache[require.resolve('./c')]; require('./c').v") == "25"
+    for empty in ("delete require.cache[require.resolve('./c')]", "require.cache[require.resolve('./c')] = undefined"):
+        js(kernel, "require.cache[require.resolve('./c')].exports.v = 3")
+        assert js(kernel, f"{empty}; require('./c').v") == "25"
+
+
+def test_a_module_that_is_loaded_anew_has_its_name_in_a_traceback(kernel: Kernel) -> None:
+    for line, lines in enumerate(("", r"\n"), 1):
+        code = f"{lines}export const f = () => {{ throw Error() }}"
+        js(kernel, f"require('fs').writeFileSync('fails.mjs', '{code}')")
+        ran = kernel.run("%%js\nimport { f } from './fails.mjs'\nf()")
+        [error] = [output["content"] for output in ran.outputs if output["msg_type"] == "error"]
+        assert error["traceback"][1].startswith(f"    at f (/workspace/fails.mjs:{line}:")
+
+
+def test_a_file_with_a_question_mark_in_its_name_is_imported(kernel: Kernel) -> None:
+    js(kernel, "var fs = require('fs'); fs.mkdirSync('is it?'); fs.writeFileSync('is it?/so?', 'export default 1')")
+    js(kernel, "fs.writeFileSync('is it?/it.mjs', 'export { default } from \"./so?\"; import \"./it.mjs?v=1\"')")
+    js(kernel, "fs.writeFileSync('what.mjs', 'export default 2')")
+    load = "[await import('./is it?/it.mjs'), await import('./what.mjs?a?b')].map((each) => each.default)"
+    assert js(kernel, load) == "[ 1, 2 ]"
+    js(kernel, "fs.writeFileSync('is it?/so?', 'export default 25')")
+    assert js(kernel, load) == "[ 25, 2 ]"
+
+
+def test_a_file_that_one_loads_once_it_has_changed_is_imported_anew(kernel: Kernel) -> None:
+    js(kernel, "const { writeFileSync } = require('fs'); writeFileSync('cfg.json', '{\"n\": 1}')")
+    js(kernel, """writeFileSync('loads.js', 'exports.load = () => require("./cfg.json").n')""")
+    js(kernel, "var { load } = require('./loads')")
+    assert js(kernel, "(await import('./cfg.json')).default.n") == "1"
+    assert js(kernel, "writeFileSync('cfg.json', '{\"n\": 22}'); load()") == "22"
+    assert js(kernel, "(await import('./cfg.json')).default.n") == "22"
 
 
 def test_a_file_that_failed_is_loaded_again(kernel: Kernel) -> None:
@@ -427,6 +457,53 @@ def test_a_file_that_failed_is_loaded_again(kernel: Kernel) -> None:
         assert "Cannot find module './later'" in kernel.run("%%js\nrequire('./needs')").error
     js(kernel, "require('fs').writeFileSync('later.js', 'module.exports = 5')")
     assert js(kernel, "require('./needs')") == "5"
+
+
+def test_a_file_that_failed_gives_no_half_of_its_exports(kernel: Kernel) -> None:
+    js(kernel, "require('fs').writeFileSync('half.js', 'exports.half = 1; throw new Error(\"half\")')")
+    assert js(kernel, "try { require('./half') } catch {}; require('./half')") == "Error: half"
+    js(kernel, "require('fs').writeFileSync('again.js', 'try { require(\"./half\") } catch {}; require(\"./half\")')")
+    assert js(kernel, "require('./again')") == "Error: half"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "load"),
+    [
+        ("slow.js", "while (!globalThis.quick); exports.n = 1", "require('./slow.js')"),
+        ("slow.mjs", "while (!globalThis.quick); export const n = 1", "await import('./slow.mjs')"),
+        (
+            "waits.mjs",
+            "if (!globalThis.quick) await new Promise(() => 0); export const n = 1",
+            "await import('./waits.mjs')",
+        ),
+    ],
+)
+def test_an_interrupted_file_is_loaded_again(kernel: Kernel, name: str, text: str, load: str) -> None:
+    js(kernel, f"var quick = false; require('fs').writeFileSync('{name}', '{text}')")
+    kernel.interrupt_once_it_prints(f"%%js\nvar timer = setTimeout(() => 0, 1e9); console.log('running'); {load}")
+    js(kernel, "clearTimeout(timer); quick = true")
+    assert js(kernel, f"({load}).n") == "1"
+    assert js(kernel, f"({load}) === ({load})") == "true"
+
+
+@pytest.mark.parametrize("load", ["await import('./reads.mjs')", "await import('./names.mjs')"])
+def test_a_module_that_failed_is_imported_again(kernel: Kernel, load: str) -> None:
+    js(kernel, "var { rmSync, writeFileSync } = require('fs'); rmSync('data.txt', { force: true }); 0")
+    js(
+        kernel,
+        """var text = 'import { readFileSync } from "fs"; export const text = readFileSync("data.txt", "utf8")'""",
+    )
+    js(kernel, "writeFileSync('reads.mjs', text)")
+    js(kernel, """writeFileSync('names.mjs', 'export * from "./reads.mjs"')""")
+    assert "no such file or directory, open 'data.txt'" in js(kernel, load)
+    assert js(kernel, f"writeFileSync('data.txt', 'here'); ({load}).text") == "'here'"
+
+
+def test_a_module_that_is_imported_again_is_the_same(kernel: Kernel) -> None:
+    js(kernel, "var counted = 0; require('fs').writeFileSync('counts.mjs', 'counted += 1; export let n = 1')")
+    for code in ("0", "throw 1", "await import('./none.mjs')"):
+        js(kernel, code)
+        assert js(kernel, "await import('./counts.mjs'); counted") == "1"
 
 
 def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> None:
@@ -448,6 +525,12 @@ def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> N
         ("(async () => { throw new TypeError('early') })(); console.log('on')", "TypeError: early\n"),
         ("console.log('on'); [1].forEach(async (i) => { await null; throw new Error(`of ${i}`) })", "Error: of 1\n"),
         ("Promise.reject(5)\nconsole.log('on'); await null", "Error: thrown: 5\n"),
+        ("const queue = { run: async () => { throw Error('x') } }; queue?.run(); console.log('on')", "Error: x\n"),
+        ("const run = async () => { throw Error('x') }; void run(); console.log('on')", "Error: x\n"),
+        ("const run = async () => { throw Error('x') }; console.log('on')\nvoid run?.()", "Error: x\n"),
+        ("console.log('on'); await null\nvoid (async () => { throw Error('x') })()", "Error: x\n"),
+        ("run = async () => { throw Error('x') }; [1, 0].length && run?.(); console.log('on')", "Error: x\n"),
+        ("console.log('on'); [1]?.forEach(async () => { throw Error('x') })", "Error: x\n"),
         (
             "setTimeout(async () => { throw Error('x') }); console.log('on'); await new Promise(f => setTimeout(f, 5))",
             "Error: x\n",
@@ -468,6 +551,10 @@ def test_an_error_of_a_promise_that_nobody_gets_is_told(kernel: Kernel, code: st
         "const kept = Promise.reject(new Error('seen')); await kept.catch(() => 0); 1",
         "[1].forEach(async (i) => i); (() => 5)(); (() => () => 5)(); 1",
         "var found; [1].forEach(async function (i) { found = this.of + i }, {of: 0}); found",
+        "const run = async () => { throw Error('x') }; let p; true && (p = run()); p.catch(() => 0); 1",
+        "(() => Object.create(Promise.prototype))(); 1",
+        "(() => new Proxy({}, { getPrototypeOf() { throw new Error('seen') } }))(); 1",
+        "var mine = Promise; Promise = undefined; (() => 5)(); Promise = mine; 1",
     ],
 )
 def test_nothing_is_told_of_a_promise_that_is_handled(kernel: Kernel, code: str) -> None:

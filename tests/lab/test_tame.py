@@ -13,6 +13,7 @@ from kernelmcp.lab.record.outputs import display
 from kernelmcp.lab.tame import MAX_HTML_CHARS, MAX_WIDGET_CHARS, clean_html, tame_bundle, tame_metadata, tame_state
 
 AWAY = "<meta http-equiv=refresh content='0;url=http://away.example'>"
+NOT_SHOWN = "[this HTML is too long to be shown, or nested too deep]"
 PICTURE = "data:image/png;base64,aGk="
 
 
@@ -198,6 +199,19 @@ def test_of_metadata_only_sizes_are_left() -> None:
 def test_a_list_of_texts_that_spreads_a_tag_is_one() -> None:
     assert tame_state(["<", "img src=x onerror=y>"]) == ["<img>"]
     assert tame_state(["<b>x</b>", "y"]) == ["<b>x</b>", "y"]
+
+
+def test_a_list_of_texts_counts_once() -> None:
+    texts = ["a<br>b" + "x" * 24] * 4_000
+    assert tame_state({"text": texts}) == {"text": texts}
+
+
+def test_of_a_list_that_is_too_long_together_only_markup_is_not_shown() -> None:
+    labels = ["label 1234"] * 21_000
+    assert tame_state([*labels, "<b>x</b>"]) == [*labels, NOT_SHOWN]
+    texts = ["x" * (MAX_WIDGET_CHARS // 2), "<b>y</b>", "<", "img src=x onerror=z>"]
+    assert tame_state(texts * 2) == [texts[0], NOT_SHOWN, NOT_SHOWN, texts[3]] * 2
+    assert tame_state([["<b>y</b>", texts[0]], texts])[1] == [texts[0], NOT_SHOWN, NOT_SHOWN, texts[3]]
 
 
 def test_what_a_pager_shows_leads_nowhere_and_the_next_cells_code_is_as_it_was() -> None:

@@ -221,7 +221,8 @@ async def _resolve_distribution(request: Request, folder: Path, say: Say) -> Dow
 
 
 async def _resolve_with_index(request: Request, every: Iterable[Listed], folder: Path, say: Say) -> Download:
-    """From all sources; packages that the distribution lists are in its version, unless that would cost something."""
+    """From all sources; packages that the distribution lists are in its version, unless the request would then fail or
+    leave something out. For them, an older version of another package may be chosen."""
     local = await asyncio.to_thread(distribution.local_wheels, request.settings)
     free = {canonicalize_name(distribution.wheel_name(file)) for file, *_ in local} | set(request.present)
     versions = {

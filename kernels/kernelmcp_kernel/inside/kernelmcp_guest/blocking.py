@@ -139,7 +139,7 @@ def host_call(kind: str, **arguments: Any) -> Any:
 
 
 def run_sync_interruptible(awaitable: Awaitable[Any]) -> Any:
-    """pyodide.ffi.run_sync that can be interrupted; urllib3 (and so requests) uses it to wait for responses."""
+    """pyodide.ffi.run_sync that can be interrupted."""
     waits_for_task = isinstance(awaitable, asyncio.Future) or inspect.iscoroutine(awaitable)
     task = asyncio.ensure_future(awaitable) if waits_for_task else None
     with Wait(task):

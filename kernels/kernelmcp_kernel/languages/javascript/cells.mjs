@@ -181,13 +181,24 @@ function functionsOf(statements, code) {
 /** A call whose promise nobody gets: an error of it is to be told. @param {Node} statement @param {Edits} edits
  * @param {boolean} isResult */
 function watch({ type, expression }, edits, isResult) {
-  if (type !== "ExpressionStatement" || expression.type !== "CallExpression") return;
-  const { callee, arguments: given } = expression;
+  const call = type === "ExpressionStatement" && lastCall(expression);
+  if (!call) return;
+  const { callee, arguments: given } = call;
   const isForEach = callee.property?.name === "forEach" && given[0]?.async;
-  if (isResult && !isForEach) return;
-  const { start, end } = isForEach ? given[0] : expression;
+  if (isResult && !isForEach && expression.type !== "UnaryExpression") return;
+  const { start, end } = isForEach ? given[0] : call;
   edits.insert(start, isForEach ? "watchedFunction$(" : "watched$(");
   edits.insert(end, ")");
+}
+
+/** The call that gives an expression's value: of `q?.run()`, `isReady && run()`, `void run()`.
+ * @param {Node} expression @returns {Node | undefined} */
+function lastCall(expression) {
+  const { type, operator, argument, right } = expression;
+  if (type === "ChainExpression") return lastCall(expression.expression);
+  if (type === "LogicalExpression") return lastCall(right);
+  if (type === "UnaryExpression" && operator === "void") return lastCall(argument);
+  return type === "CallExpression" ? expression : undefined;
 }
 
 /** As many lines and columns of nothing. @param {string} code */

@@ -7,6 +7,8 @@ const MAX_NAME_CHARS = 1000;
 const NAME = /[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)*\.?$/;
 /** Lines of a stack that are nothing that a cell has written. */
 const OURS = /\((?:node:|user_expressions:)/;
+/** In such a line: of a module that was loaded anew. */
+const VERSION = /(\(\/.*)\?\d+(:\d+:\d+\))$/;
 const NEVER = "what the cell awaits never comes: no timer runs and no request is under way";
 
 /** @typedef {import("quickjs-emscripten-core").QuickJSHandle} Handle */
@@ -30,6 +32,7 @@ export class Interpreter {
     this.isEnding = false;
     this.realm.engine.begin();
     try {
+      this.tell("begin");
       const text = await this.#shown(code, `cell ${count}`);
       if (text && !silent) {
         send("execute_result", { execution_count: count, data: { "text/plain": text }, metadata: {} });
@@ -175,7 +178,7 @@ export class Interpreter {
     const { name, message, stack } = faultOf(error);
     const ename = this.isEnding ? "KeyboardInterrupt" : name;
     const evalue = this.isEnding ? "" : message;
-    const lines = stack.split("\n").filter((line) => line.trim() && !OURS.test(line));
+    const lines = stack.split("\n").filter((line) => line.trim() && !OURS.test(line)).map((line) => line.replace(VERSION, "$1$2"));
     return { ename, evalue, traceback: [evalue ? `${ename}: ${evalue}` : ename, ...lines] };
   }
 }

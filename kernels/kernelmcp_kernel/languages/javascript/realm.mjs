@@ -39,7 +39,7 @@ export class Realm {
     engine.askWhileRunning(isInterrupted);
     this.runtime.setModuleLoader(
       (name) => String(services.moduleSource(name, this.call("names", name))),
-      (from, name) => this.call("moduleName", String(services.modulePath(from, name)), from),
+      (from, name) => (from === "node:modules" ? name : this.call("moduleName", String(services.modulePath(from, name)), from)),
     );
   }
 

@@ -7,6 +7,7 @@ const HASHES = new Set(["md5", "sha1", "sha256", "sha384", "sha512"]);
 const MAX_RANDOM_BYTES = 65_536;
 const MAX_ADDRESS_CHARS = 64 * 1024;
 const MAX_LABEL_CHARS = 50; // of an encoding
+const VERSION = /\?\d+$/; // after the file's name, as world/modules.js has it
 // Values in a JSON text, each of which Node needs some memory for.
 const MAX_VALUES = 1_000_000;
 
@@ -20,6 +21,7 @@ export function makeServices({ ask, files, send, write, fire, uncaught }) {
   const timers = new Map();
   let timerCount = 0;
   const tools = new Tools(ask, files);
+  const exists = (/** @type {string} */ name) => files.call("exists", [name]);
 
   /** @type {Record<string, import("./realm.mjs").Service>} */
   const all = {
@@ -100,11 +102,15 @@ export function makeServices({ ask, files, send, write, fire, uncaught }) {
     noModule: (/** @type {string} */ name) =>
       `there is no module '${name}' here: fs, path, util, assert, timers, url, buffer, crypto and os are, and files of the workspace ('./name.js'). ` +
       "npm packages cannot be installed",
-    modulePath: (/** @type {string} */ from, /** @type {string} */ name) =>
-      /^\.{0,2}\//.test(name) ? path.posix.resolve(from.startsWith("/") ? path.posix.dirname(from) : files.workingDirectory, withoutQuery(name)) : name,
+    modulePath: (/** @type {string} */ from, /** @type {string} */ name) => {
+      if (!/^\.{0,2}\//.test(name)) return name;
+      const folder = from.startsWith("/") ? path.posix.dirname(from) : files.workingDirectory;
+      const whole = path.posix.resolve(folder, name);
+      return exists(whole) ? whole : path.posix.resolve(folder, name.replace(/\?.*$/s, ""));
+    },
     moduleSource: (/** @type {string} */ name, /** @type {string} */ names) => {
       if (name.startsWith("/")) {
-        const file = withoutQuery(name);
+        const file = exists(name) ? name : name.replace(VERSION, "");
         const text = files.read(file).toString();
         return file.endsWith(".json") ? `export default JSON.parse(${JSON.stringify(text)});` : text;
       }
@@ -128,11 +134,6 @@ export function makeServices({ ask, files, send, write, fire, uncaught }) {
       timers.clear();
     },
   };
-}
-
-/** @param {string} name of a module */
-function withoutQuery(name) {
-  return name.replace(/\?.*$/s, "");
 }
 
 /** @param {URL} url */

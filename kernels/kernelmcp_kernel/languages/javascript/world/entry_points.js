@@ -1,7 +1,7 @@
 // What the host calls.
 (host, world) => {
   "use strict";
-  const { define, inspect, moduleName, modules, timers } = world;
+  const { define, forgetInterrupted, inspect, moduleName, modules, timers } = world;
 
   const MAX_CHARS = 100_000;
   const { random } = Math;
@@ -19,15 +19,21 @@
     const cause = isError(error) && Object.hasOwn(error, "cause") ? `\n[cause]: ${inspect(error.cause)}` : "";
     return JSON.stringify({ name: start(name), message: start(message), stack: start(`${stack}${cause}`) });
   };
+  const { Promise } = globalThis;
   const { then } = Promise.prototype;
+  const { apply } = Reflect;
   const uncaught = (error) => host.uncaught(fault(error));
   const watched = (value) => {
-    if (value instanceof Promise) Reflect.apply(then, value, [undefined, uncaught]);
+    try {
+      if (value instanceof Promise) apply(then, value, [undefined, uncaught]);
+    } catch {
+      // It only looks like one.
+    }
     return value;
   };
   const watchedFunction = (called) =>
     function (...values) {
-      return watched(Reflect.apply(called, this, values));
+      return watched(apply(called, this, values));
     };
   define("watched$", watched); // for cells.mjs, as the next one
   define("watchedFunction$", watchedFunction);
@@ -44,6 +50,7 @@
       if (!timer.again) timers.delete(number);
       watched(timer.callback(...timer.values));
     },
+    begin: forgetInterrupted,
     stopAll: () => timers.clear(),
     random,
     // In place of those that were given last. A session that continues has what its cells have made of them.

@@ -101,9 +101,12 @@
     const { mtimeMs, size } = fs.statSync(file);
     return `${mtimeMs} ${size}`;
   };
+  // The first stamp stays: an import has what was there then.
+  const stamp = (file) => {
+    if (!stamps.has(file)) stamps.set(file, stampOf(file));
+  };
   // What has loaded a file that has changed has the old one: all are loaded anew.
   const renew = () => {
-    for (const file in cached) if (cached[file].loaded === false) delete cached[file]; // it has failed, or was interrupted
     if ([...stamps].every(([file, stamp]) => stampOf(file) === stamp)) return;
     for (const file in cached) delete cached[file];
     stamps.clear();
@@ -118,26 +121,50 @@
     if (!found) throw Object.assign(new Error(`Cannot find module '${name}'`), { code: "MODULE_NOT_FOUND" });
     return found;
   };
+  const load = (file) => {
+    stamp(file);
+    const text = fs.readFileSync(file, "utf-8");
+    const module = { exports: {}, loaded: false };
+    cached[file] = module;
+    try {
+      if (file.endsWith(".json")) module.exports = JSON.parse(text);
+      else host.compile(text, file)(module, module.exports, requireFrom(path.dirname(file)), file, path.dirname(file));
+    } catch (error) {
+      delete cached[file];
+      throw error;
+    }
+    module.loaded = true;
+    return module;
+  };
   const requireFrom = (folder) => Object.assign((name) => {
     if (isBuiltIn(name)) return modules[String(name).replace(/^node:/, "")];
     const found = resolveFrom(folder)(name);
-    if (!cached[found]) {
-      stamps.set(found, stampOf(found));
-      const text = fs.readFileSync(found, "utf-8");
-      const module = { exports: {}, loaded: false };
-      cached[found] = module;
-      if (found.endsWith(".json")) module.exports = JSON.parse(text);
-      else host.compile(text, found)(module, module.exports, requireFrom(path.dirname(found)), found, path.dirname(found));
-      module.loaded = true;
-    }
-    return cached[found].exports;
+    return (cached[found] ?? load(found)).exports;
   }, { cache: cached, resolve: resolveFrom(folder) });
-  // QuickJS keeps what it has loaded under this name.
+  // What is not loaded when a cell begins was interrupted.
+  world.forgetInterrupted = () => {
+    for (const file in cached) if (cached[file]?.loaded === false) delete cached[file];
+    if (imported.size) version += 1;
+    imported.clear();
+  };
+  // QuickJS keeps what it has loaded, or what has failed, under this name.
   world.moduleName = (file, from) => {
     if (!file.startsWith("/")) return file;
     if (!from.startsWith("/")) renew();
-    if (!stamps.has(file)) stamps.set(file, stampOf(file));
-    return version ? `${file}?${version}` : file;
+    stamp(file);
+    const name = version ? `${file}?${version}` : file;
+    if (!from.startsWith("/")) void follow(name, file);
+    return name;
+  };
+  const imported = new Set(); // by a cell, and not evaluated yet
+  const follow = async (name, file) => {
+    imported.add(name);
+    try {
+      await import(name); // realm.mjs does not ask for another name
+    } catch {
+      if (stampOf(file)) version += 1;
+    }
+    imported.delete(name);
   };
   define("process", {
     argv: ["node"],
