@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -173,6 +174,42 @@ def test_an_import_takes_the_distributions_own_file_whatever_the_index_has(
         install_for("absent_module")
     for module in ("known-tests_module", "known", "evil", "nothing"):
         assert install_for(module) is None
+
+
+def test_files_that_a_distribution_sends_are_chosen_again_only_if_they_need_something_else(
+    index: Index, settings: PackageSettings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = index.root / "full"
+    make_wheel(folder, "solid", "2.0", requires=("part>=1; sys_platform == 'emscripten'", "windows; os_name == 'nt'"))
+    make_wheel(folder, "part", "2.0", requires=("ipython",))
+    make_wheel(folder, "wants_more", "2.0", requires=("part", "unlisted"))
+    make_wheel(folder, "wants_newer", "2.0", requires=("part>=3",))
+    make_wheel(folder, "wants_extra", "2.0", requires=("part[fast]",))
+    depends = ("part",)
+    lock_of(folder, solid=depends, part=(), **dict.fromkeys(["wants-more", "wants-newer", "wants-extra"], depends))
+    lock = {**distribution.lock(), "packages": json.loads((folder / "pyodide-lock.json").read_text())["packages"]}
+    monkeypatch.setattr(distribution, "lock", lambda: lock)
+    index.add("unlisted")
+    online = replace(settings, pyodide_url=index.url.replace("/simple/", "/full"))
+    runs: list[list[str]] = []
+    stock = resolver.run_pip
+
+    async def counted(request: Any, *arguments: Any, **options: Any) -> list[Path]:
+        runs.append([str(each) for each in request.requirements])
+        return await stock(request, *arguments, **options)
+
+    monkeypatch.setattr(resolver, "run_pip", counted)
+
+    def came(name: str) -> tuple[dict[str, str], int]:
+        runs.clear()
+        found = install(online, store, name)
+        return {package.wheel.name: package.wheel.version for package in found.installed}, len(runs)
+
+    assert came("solid") == ({"solid": "2.0", "part": "2.0"}, 2)
+    assert came("wants-more") == ({"wants-more": "2.0", "part": "2.0", "unlisted": "1.0"}, 3)
+    assert came("wants-extra") == ({"wants-extra": "2.0", "part": "2.0"}, 3)
+    index.add("part", "3.0")
+    assert came("wants-newer")[0] == {"wants-newer": "2.0", "part": "3.0"}
 
 
 def test_an_import_that_needs_the_index_takes_the_other_dependencies_from_the_distribution(

@@ -8,6 +8,7 @@ The guest's packages take part as empty wheels that sort before all others of th
 and so neither downloads nor replaces them. The packages of Pyodide's distribution whose files are not on this machine
 also take part, with their dependencies, sorted after all others of their version: so it is known which of them a
 request needs before any is downloaded, and if one is unavailable, that is the error, never an old version of it.
+If what has come needs nothing else, it is the choice; otherwise pip chooses again, by the files' own metadata.
 
 If there is no wheel, pip chooses a source, which is built (`sources`), and runs again.
 """
@@ -16,14 +17,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from email.parser import HeaderParser
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import VERSION_PATTERN
 
@@ -264,11 +267,14 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
             sources = [file for file in wheels if is_source(file)]
             if request.names_only and chosen and distribution.is_folder(request.settings):
                 raise _distribution_needed(request, chosen)
+            left_out = offers.left_out({file_name_of(wheel) for wheel in wheels} | set(request.present))
+            is_complete = not left_out and request.answers.complete
             if request.names_only or not (chosen or sources):
-                left_out = offers.left_out({file_name_of(wheel) for wheel in wheels} | set(request.present))
-                return Download(wheels, not left_out and request.answers.complete, tuple(left_out))
+                return Download(wheels, is_complete, tuple(left_out))
             try:
                 fetched = await _fetch(request, run / "fetched", say, chosen) if chosen else []
+                if len(chosen) == len(wheels) and await asyncio.to_thread(_is_settled, fetched, chosen, request):
+                    return Download(fetched, is_complete, tuple(left_out))
                 links += [(package.sha256, file) for package in chosen for file in fetched if file.name == package.file]
             except DistributionNeeded as error:
                 if offers.absent or options or not offers.possible:
@@ -336,6 +342,40 @@ async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed
         )
     except PackageUnreachable as error:
         raise _distribution_needed(request, packages) from error
+
+
+def _is_settled(fetched: list[Path], chosen: list[Listed], request: Request) -> bool:
+    """True if these files of the distribution, and what the guest has, are all that the request needs also by their own
+    metadata: pip would choose them again."""
+    versions: dict[str, str] = {canonicalize_name(name): each.version for name, each in request.present.items()}
+    files = {file.name: file for file in fetched}
+    needed = list(request.requirements)
+    for package in chosen:
+        file = files.get(package.file)
+        if file is None or sha256_of(file) != package.sha256:
+            return False
+        versions[package.name] = package.version
+        needed += _required_by(file)
+    return all(
+        not (each.url or each.extras)
+        and (version := versions.get(canonicalize_name(each.name))) is not None
+        and each.specifier.contains(version, prereleases=True)
+        for each in needed
+    )
+
+
+def _required_by(wheel: Path) -> list[Requirement]:
+    """The requirements of a wheel that apply in the guest; one that nothing fulfils if they cannot be read. The wheel
+    must be trusted."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            [name] = (name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
+            metadata = HeaderParser().parsestr(archive.read(name).decode())
+        every = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+    except (OSError, ValueError, zipfile.BadZipFile, InvalidRequirement):
+        return [Requirement("metadata==0")]
+    markers = distribution.guest_markers() | {"extra": ""}
+    return [each for each in every if each.marker is None or each.marker.evaluate(markers)]
 
 
 def _distribution_needed(request: Request, packages: list[Listed]) -> DistributionNeeded:
