@@ -183,10 +183,18 @@ def test_files_that_a_distribution_sends_are_chosen_again_only_if_they_need_some
     make_wheel(folder, "solid", "2.0", requires=("part>=1; sys_platform == 'emscripten'", "windows; os_name == 'nt'"))
     make_wheel(folder, "part", "2.0", requires=("ipython",))
     make_wheel(folder, "wants_more", "2.0", requires=("part", "unlisted"))
+    make_wheel(folder, "wants_another", "2.0", requires=("another",))
+    make_wheel(folder, "another", "2.0")
     make_wheel(folder, "wants_newer", "2.0", requires=("part>=3",))
     make_wheel(folder, "wants_extra", "2.0", requires=("part[fast]",))
     depends = ("part",)
-    lock_of(folder, solid=depends, part=(), **dict.fromkeys(["wants-more", "wants-newer", "wants-extra"], depends))
+    lock_of(
+        folder,
+        solid=depends,
+        part=(),
+        another=(),
+        **dict.fromkeys(["wants-more", "wants-another", "wants-newer", "wants-extra"], depends),
+    )
     lock = {**distribution.lock(), "packages": json.loads((folder / "pyodide-lock.json").read_text())["packages"]}
     monkeypatch.setattr(distribution, "lock", lambda: lock)
     index.add("unlisted")
@@ -207,6 +215,7 @@ def test_files_that_a_distribution_sends_are_chosen_again_only_if_they_need_some
 
     assert came("solid") == ({"solid": "2.0", "part": "2.0"}, 2)
     assert came("wants-more") == ({"wants-more": "2.0", "part": "2.0", "unlisted": "1.0"}, 3)
+    assert came("wants-another") == ({"wants-another": "2.0", "another": "2.0"}, 4)
     assert came("wants-extra") == ({"wants-extra": "2.0", "part": "2.0"}, 3)
     index.add("part", "3.0")
     assert came("wants-newer")[0] == {"wants-newer": "2.0", "part": "3.0"}

@@ -256,6 +256,7 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
         at_hand = [package for package in packages.values() if package.sha256 in have]
         offers.distribution = {each.name: [each.sha256, each.version, *each.depends] for each in at_hand}
     needed: DistributionNeeded | None = None  # files needed from the distribution, which did not answer
+    came: dict[str, Path] = {}  # files of the distribution, by package
     if distribution.is_folder(request.settings):
         await _do_without(offers, packages.values(), links, folder)
     try:
@@ -273,9 +274,12 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
                 return Download(wheels, is_complete, tuple(left_out))
             try:
                 fetched = await _fetch(request, run / "fetched", say, chosen) if chosen else []
-                if len(chosen) == len(wheels) and await asyncio.to_thread(_is_settled, fetched, chosen, request):
-                    return Download(fetched, is_complete, tuple(left_out))
-                links += [(package.sha256, file) for package in chosen for file in fetched if file.name == package.file]
+                came |= {package.name: file for package in chosen for file in fetched if file.name == package.file}
+                if len(chosen) == len(wheels) and (
+                    all_of_it := await asyncio.to_thread(_settled, came, packages, request)
+                ):
+                    return Download(all_of_it, is_complete, tuple(left_out))
+                links += [(package.sha256, came[package.name]) for package in chosen if package.name in came]
             except DistributionNeeded as error:
                 if offers.absent or options or not offers.possible:
                     raise
@@ -344,24 +348,25 @@ async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed
         raise _distribution_needed(request, packages) from error
 
 
-def _is_settled(fetched: list[Path], chosen: list[Listed], request: Request) -> bool:
-    """True if these files of the distribution, and what the guest has, are all that the request needs also by their own
-    metadata: pip would choose them again."""
-    versions: dict[str, str] = {canonicalize_name(name): each.version for name, each in request.present.items()}
-    files = {file.name: file for file in fetched}
+def _settled(came: Mapping[str, Path], packages: Mapping[str, Listed], request: Request) -> list[Path]:
+    """Those of these files of the distribution that the request needs by their own metadata, if they and what the guest
+    has are all that it needs: pip would choose them again. Otherwise none."""
+    present: dict[str, str] = {canonicalize_name(name): each.version for name, each in request.present.items()}
+    found: dict[str, Path] = {}
     needed = list(request.requirements)
-    for package in chosen:
-        file = files.get(package.file)
-        if file is None or sha256_of(file) != package.sha256:
-            return False
-        versions[package.name] = package.version
-        needed += _required_by(file)
-    return all(
-        not (each.url or each.extras)
-        and (version := versions.get(canonicalize_name(each.name))) is not None
-        and each.specifier.contains(version, prereleases=True)
-        for each in needed
-    )
+    while needed:
+        each = needed.pop()
+        name = canonicalize_name(each.name)
+        file = came.get(name)
+        version = present.get(name) if file is None else packages[name].version
+        if each.url or each.extras or version is None or not each.specifier.contains(version, prereleases=True):
+            return []
+        if file is not None and name not in found:
+            if sha256_of(file) != packages[name].sha256:
+                return []
+            found[name] = file
+            needed += _required_by(file)
+    return list(found.values())
 
 
 def _required_by(wheel: Path) -> list[Requirement]:
