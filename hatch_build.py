@@ -91,7 +91,7 @@ def build_view_libraries(root: Path) -> None:
         Path(__file__),
         lock,
         root / "kernels" / "vega-lock.json",
-        *sorted((views / "source" / "libraries").iterdir()),
+        *sorted((views / "source" / "drawing").iterdir()),
     ]
     wanted = hashlib.sha256(b"\0".join(file.read_bytes() for file in sources)).hexdigest()
     stamp = target / "stamp"
@@ -116,6 +116,6 @@ def build_view_libraries(root: Path) -> None:
 
 
 def _write(file: Path, scripts: list[str], views: Path) -> None:
-    show = views / "source" / "libraries" / file.name.removesuffix(".gz")
+    show = views / "source" / "drawing" / file.name.removesuffix(".gz")
     text = "\n".join([*scripts, show.read_text("utf-8")])
     file.write_bytes(gzip.compress(text.encode(), mtime=0))
