@@ -20,6 +20,7 @@ from kernelmcp.executions.questions import NotAsked, Questions, asking_code
 from kernelmcp.mcp_server.callers import ANSWER_BY_KEY, CLOSING_KEY
 from kernelmcp.mcp_server.elicitation import ask, request_states
 from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
+from kernelmcp.sessions.asked_in_lab import AskedInLab
 from kernelmcp.sessions.caller import mint_handle
 
 from .support import DEADLINE
@@ -65,6 +66,25 @@ async def test_a_person_who_stays_away_is_named_as_the_reason(monkeypatch: pytes
     with pytest.raises(NotAsked, match=r"the user did not answer input\(\) within 0 minutes"):
         await questions.ask("anyone?", is_password=False)
     assert questions.open is None
+
+
+async def test_a_late_answer_of_lab_does_not_reach_the_next_question() -> None:
+    """Of another tab, or while the client's user has answered already."""
+    lab, execution = AskedInLab(), cell()
+    lab.watch()
+    lab.offer(execution)
+    questions = execution.questions
+    assert questions is not None
+    first = await asking(questions, "name?")
+    [asked] = lab.questions()
+    assert lab.answer(asked["execution_id"], "Ada")
+    assert await first == "Ada"
+    second = asyncio.create_task(questions.ask("delete?", is_password=False))
+    await questions.asked.wait()
+    assert not lab.answer(asked["execution_id"], "yes")
+    [asked] = lab.questions()
+    assert lab.answer(asked["execution_id"], "no")
+    assert await second == "no"
 
 
 class Failing:
