@@ -9,14 +9,17 @@ import pytest
 from mcp import MCPError
 from mcp.server.request_state import InvalidRequestState
 from mcp.shared.jsonrpc_dispatcher import _CLOSED_OUTCOME
-from mcp_types import ClientCapabilities, ElicitationCapability, ErrorData
+from mcp_types import ClientCapabilities, ElicitationCapability, ElicitResult, ErrorData
+from structlog.testing import capture_logs
 
 from kernelmcp.cells.cell import Outputs
 from kernelmcp.config.settings import Settings
 from kernelmcp.executions import questions as asked
+from kernelmcp.executions.approvals import Approvals
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.principals import LOCAL
 from kernelmcp.executions.questions import NotAsked, Questions, asking_code
+from kernelmcp.mcp_server.approval_requests import ask_approval
 from kernelmcp.mcp_server.callers import ANSWER_BY_KEY, CLOSING_KEY
 from kernelmcp.mcp_server.elicitation import ask, request_states
 from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
@@ -120,6 +123,32 @@ async def test_a_connection_that_ends_leaves_its_question_to_others(error: Error
         assert await task == "Ada"
     else:
         with pytest.raises(NotAsked, match="the client could not ask its user"):
+            await task
+
+
+class Misshapen(Failing):
+    """The context of a client that puts the answer in the wrong place."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def elicit(self, *_: object) -> Any:
+        return ElicitResult.model_validate({"action": "hunter2", "content": "hunter2"})
+
+
+async def test_an_answer_in_the_wrong_place_is_not_in_the_log() -> None:
+    questions, approvals = Questions(), Approvals()
+    waiting = await asking(questions, "name?")
+    call = asyncio.create_task(approvals.ask("crm", "create", "{}", "", ()))
+    await approvals.asked.wait()
+    client: Any = Misshapen()
+    with capture_logs() as logged:
+        assert await ask(cell(), questions, client) is None
+        assert await ask_approval(cell(), approvals, client) is None
+    reason = "an invalid answer: dict_type, literal_error"
+    assert [line["error"] for line in logged] == [reason, reason]
+    for task in (waiting, call):
+        with pytest.raises(NotAsked):
             await task
 
 
