@@ -11,7 +11,7 @@ import re
 import secrets
 import threading
 import unicodedata
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, cast
 
 from kernelmcp.config.upstream_settings import PersonalKind
@@ -27,7 +27,7 @@ _TOKEN_LETTERS = 20
 _TOKEN = re.compile(rf"\b(?:EMAIL|PHONE|CARD)_[a-z]{{{_TOKEN_LETTERS}}}\b")
 # Each place has only one, short way to match: a hostile text must not make a search slow.
 _PATTERNS: dict[PersonalKind, re.Pattern[str]] = {
-    "email": re.compile(r"(?<![\w.+-])[\w.+%-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?![\w-])"),
+    "email": re.compile(r"@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?![\w-])"),  # the domain; _NAME, what is before it
     "card": re.compile(r"(?<![\w-])\d(?:[ -]?\d){12,18}(?![\w-])"),
     "phone": re.compile(
         r"(?<![\w+])(?:\+\d[\d ()./-]{5,22}\d"  # +49 (0) 30 1234-567
@@ -36,6 +36,13 @@ _PATTERNS: dict[PersonalKind, re.Pattern[str]] = {
         r"|0\d{1,4}[ /]\d[\d -]{4,12}\d)(?![\w-])"  # 030 1234567
     ),
 }
+# The name before a domain.
+_NAME = re.compile(r"(?<![\w.+-])[\w.+%-]+\Z")
+_MAX_NAME = 64
+# A search keeps the interpreter, and with it the server's event loop, from all else until it finds something: it is
+# made in pieces of a text, and nothing that is found is longer than _MAX_FOUND.
+_PIECE = 20_000
+_MAX_FOUND = 1_000
 # Characters that are ignored or normalized: spaces that do not break, dashes, full-width and small signs, other full
 # stops, zero-width characters.
 _ODD = re.compile(
@@ -117,8 +124,8 @@ class Tokens:
         for kind in kinds:
             plain, place = _plain(text)
             pieces, done = list[str](), 0
-            for found in _PATTERNS[kind].finditer(plain):
-                start, end = place(found.start()), place(found.end() - 1) + 1
+            for first, behind in _found(kind, plain):
+                start, end = place(first), place(behind - 1) + 1
                 pieces += text[done:start], self._token(kind, text[start:end])
                 done = end
             text = "".join([*pieces, text[done:]])
@@ -138,6 +145,22 @@ class Tokens:
                 self._token_of[kind, value], self._value_of[token] = token, value
                 self.kinds.add(kind)
         return token
+
+
+def _found(kind: PersonalKind, text: str) -> Iterator[tuple[int, int]]:
+    """Where something of this kind begins, and where it ends."""
+    done = 0
+    for piece in range(0, len(text), _PIECE):
+        for found in _PATTERNS[kind].finditer(text, max(done, piece), piece + _PIECE + _MAX_FOUND):
+            if found.start() >= piece + _PIECE:
+                break  # the next piece has all of it
+            start = found.start()
+            if kind == "email":
+                name = _NAME.search(text, max(done, start - _MAX_NAME), start)
+                if name is None:
+                    continue
+                start = name.start()
+            yield start, (done := found.end())
 
 
 def _plain(text: str) -> tuple[str, Callable[[int], int]]:

@@ -142,6 +142,8 @@ class Execution:
     """None if there are no other servers."""
     persons_idle: asyncio.Event | None = None
     """Set while no person's cell runs in the session: it waits for those."""
+    running: "Callable[[], Execution | None]" = lambda: None
+    """What runs in the session, and perhaps keeps this one waiting."""
     persons_cells: int = 0
     """Number of cells that a person ran in the session between the previous execution and this one."""
     callers: int = 0

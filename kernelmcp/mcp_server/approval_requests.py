@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from kernelmcp.executions.approvals import CHOICES, Answer, Approval, Approvals, answer_of, question
 from kernelmcp.executions.execution import Execution
-from kernelmcp.mcp_server.elicitation import COULD_NOT_ASK, INPUT_REQUIRED_SINCE, is_closed
+from kernelmcp.mcp_server.elicitation import COULD_NOT_ASK, INPUT_REQUIRED_SINCE, for_log, is_closed
 from kernelmcp.mcp_server.progress import reply_to
 
 Ctx = Context[Any, Any]
@@ -67,7 +67,7 @@ async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> 
         found = await reply_to(lambda: _ask_now(approval, message, ctx), approval.answer, ctx)
     except (MCPError, ValueError) as exc:  # the client declared support; ValueError: invalid answer
         if not is_closed(exc):
-            log.warning("a client could not ask its user", error=str(exc)[:200])
+            log.warning("a client could not ask its user", error=for_log(exc))
             approvals.give_up(approval, COULD_NOT_ASK)
     else:
         if found is not None:

@@ -20,7 +20,7 @@ from mcp_types import (
     ErrorData,
     InputRequiredResult,
 )
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from kernelmcp.executions.approvals import MAX_SECONDS as APPROVAL_SECONDS
 from kernelmcp.executions.execution import Execution
@@ -121,12 +121,19 @@ async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequ
         found = await reply_to(lambda: ctx.elicit(_message(execution, question), Line), question.answer, ctx)
     except (MCPError, ValueError) as exc:  # the client declared support; ValueError: invalid answer
         if not is_closed(exc):
-            log.warning("a client could not ask its user", error=str(exc)[:200])
+            log.warning("a client could not ask its user", error=for_log(exc))
             questions.reply(question, None, COULD_NOT_ASK)
     else:
         if found is not None:
             questions.reply(question, found.data.answer if found.action == "accept" else None, _why_not(found.action))
     return None
+
+
+def for_log(error: Exception) -> str:
+    """The error without what the user has answered."""
+    if isinstance(error, ValidationError):
+        return f"an invalid answer: {', '.join(sorted({each['type'] for each in error.errors()}))}"[:200]
+    return str(error)[:200]
 
 
 def is_closed(error: Exception) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelmcp.executions.approvals import CHOICES, Approval, Approvals, answer_of, question
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.questions import Questions
+from kernelmcp.executions.questions import Question, Questions
 
 # Simultaneous JupyterLab watchers; more indicates a mistake.
 MAX_WATCHERS = 20
@@ -86,7 +86,7 @@ class AskedInLab:
         ]
         return asked + [
             {
-                "execution_id": execution.id,
+                "execution_id": _line(execution, execution.questions.open),
                 "session_id": execution.session_id,
                 "prompt": execution.questions.open.prompt,
                 "password": execution.questions.open.is_password,
@@ -96,17 +96,18 @@ class AskedInLab:
             if execution.questions is not None and execution.questions.open is not None
         ]
 
-    def answer(self, execution_id: str, text: str | None) -> bool:
-        """Answer the question of an execution; None is Ctrl-D. False if the question is no longer open."""
-        if (found := self._approvals.get(execution_id)) is not None:
+    def answer(self, asked: str, text: str | None) -> bool:
+        """Answer a question, by its `execution_id` in the list; None is Ctrl-D. False if it is no longer open."""
+        if (found := self._approvals.get(asked)) is not None:
             _, approvals, approval = found
             approvals.reply(approval, answer_of(text))
             return True
-        execution = self._open.get(execution_id)
-        questions = execution.questions if execution is not None else None
-        if questions is None or questions.open is None:
+        execution = self._open.get(asked.partition("/")[0])
+        if execution is None or (questions := execution.questions) is None or (question := questions.open) is None:
             return False
-        questions.reply(questions.open, text)
+        if asked != _line(execution, question):  # an earlier one of its cell
+            return False
+        questions.reply(question, text)
         return True
 
     def _changed(self, execution: Execution, questions: Questions) -> None:
@@ -119,6 +120,11 @@ class AskedInLab:
             self._open.pop(execution.id, None)
         for event in self._watchers:
             event.set()
+
+
+def _line(execution: Execution, question: Question) -> str:
+    """The name of a question: a late answer must not reach the next one."""
+    return f"{execution.id}/line-{question.number}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,9 @@
 """Control of sessions from outside MCP: a Unix socket in the runtime directory, for `kernelmcp lab`.
 
 One JSON object per line in each direction: `{"method": "restart", "kernel_id": "..."}` is answered with `{"ok": true}`
-or `{"error": "what and why"}`; `{"method": "answer", "execution_id": "...", "text": "..."}` answers a cell's input().
-After `{"method": "watch"}`, lines with the open questions follow until the connection ends. Only the user who runs the
-server can reach the socket (the directory is private to them).
+or `{"error": "what and why"}`. After `{"method": "watch"}`, lines with the open questions follow until the connection
+ends; `{"method": "answer", "execution_id": "...", "text": "..."}` answers the one with this `execution_id`, which also
+has the question's number. Only the user who runs the server can reach the socket (the directory is private to them).
 """
 
 import asyncio

@@ -126,6 +126,7 @@ class ExecutionQueue:
         """Queue this execution after all others. Raises `SessionNotFound` when the session is being destroyed."""
         self.start()
         execution.persons_idle = self.persons.idle
+        execution.running = lambda: self.current
         self._queue.append(execution)
 
     async def until_idle(self) -> None:

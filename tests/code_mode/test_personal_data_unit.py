@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -111,10 +113,50 @@ def test_what_is_nested_too_deeply_is_not_let_through() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["+1" * 200_000, "1 " * 400_000, "a@" * 400_000, "a." * 400_000 + "@", "(12" * 200_000]
+    "text",
+    [
+        "+1" * 200_000,
+        "1 " * 400_000,
+        "a@" * 400_000,
+        "a." * 400_000 + "@",
+        "(12" * 200_000,
+        ("%" * 63 + "@" + ("b" * 63 + ".") * 8) * 1_000,
+    ],
 )
 def test_a_hostile_text_is_only_long(text: str) -> None:
     Tokens().hide(text, ALL)  # it returns: what is quadratic would not for hours
+
+
+class Searched:
+    """A pattern, and how many signs a search was of at most."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self.longest = 0
+
+    def finditer(self, text: str, start: int = 0, end: int = sys.maxsize) -> Iterator[re.Match[str]]:
+        self.longest = max(self.longest, min(end, len(text)) - start)
+        return self._pattern.finditer(text, start, end)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_search_is_short_as_nothing_else_happens_meanwhile(
+    kind: PersonalKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = Searched(personal_data._PATTERNS[kind])
+    monkeypatch.setitem(vars(personal_data)["_PATTERNS"], kind, searched)
+    Tokens().hide("%" * 1_000_000, [kind])
+    assert searched.longest <= 50_000
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7, 20, 45])
+def test_the_pieces_of_a_search_find_the_same(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(personal_data, "_PIECE", piece)
+    text = "a@x.com,%20bob@b.example.org@c.de 4111 1111 1111 1111x +49 (0) 30 1234-567; x" + "%" * 70 + "c@d.ee-"
+    tokens = Tokens()
+    hidden = tokens.hide(text, ALL)
+    assert re.sub("_[a-z]+", "", hidden) == "EMAIL,EMAIL@c.de 4111 1111 1111 1111x PHONE; x" + "%" * 70 + "c@d.ee-"
+    assert tokens.reveal(hidden) == text
 
 
 async def test_values_go_to_servers_that_may_have_them_and_tokens_to_others(world: Callable[..., World]) -> None:

@@ -366,14 +366,17 @@ def test_a_configured_header_is_sent_and_replaces_the_guests(site: Site) -> None
     assert site.arrived[-1].header("x-secret") == [SECRET]
 
 
-@pytest.mark.usefixtures("token")
-def test_a_secret_that_the_server_sends_back_is_blotted_out(site: Site) -> None:
+@pytest.mark.parametrize("secret", [SECRET, f"{SECRET}\xe9"])
+def test_a_secret_that_the_server_sends_back_is_blotted_out(
+    site: Site, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NETWORK_TEST_TOKEN", secret)
     found = answer(with_secret(site), site.url("/reflect"))
     shown = json.dumps(found) + body(found).decode()
-    assert site.arrived[-1].header("x-secret") == [SECRET]
+    assert site.arrived[-1].header("x-secret") == [secret]
     assert shown.count("[redacted]") == 5
     assert SECRET not in shown
-    assert base64.b64encode(SECRET.encode()).decode() not in shown
+    assert base64.b64encode(secret.encode()).decode() not in shown
 
 
 @pytest.mark.usefixtures("token")

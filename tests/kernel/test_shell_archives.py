@@ -213,3 +213,30 @@ def test_what_is_not_there_says_what_to_use(guest: ShellGuest) -> None:
         found = guest.apart(command, cwd="/workspace/case")
         assert found.exit_code == 127
         assert advice in found.stderr
+
+
+def test_gunzip_unpacks_large_files_and_what_packs_well(guest: ShellGuest) -> None:
+    case = guest.workspace / "case"
+    large = b"1,2,3\n" * 2_000_000
+    for name in ("a.csv.gz", "b.csv.gz"):
+        (case / name).write_bytes(gzip.compress(large, 1))
+    (case / "two.gz").write_bytes(gzip.compress(b"a") + gzip.compress(b"b"))
+    ok(guest, "gunzip a.csv.gz two.gz; gzip -dk b.csv.gz")
+    for name in ("a.csv", "b.csv"):
+        assert (case / name).read_bytes() == large
+    assert (case / "two").read_bytes() == b"ab"
+    assert sorted(path.name for path in case.glob("*.gz")) == ["b.csv.gz"]
+    found = guest.apart("gunzip b.csv.gz", cwd="/workspace/case")
+    assert found.exit_code == 1
+    assert "b.csv.gz: already exists without .gz: -f replaces it" in found.stderr
+    (case / "cut.gz").write_bytes(gzip.compress(BINARY)[:-9])
+    (case / "none.gz").write_bytes(b"none")
+    found = guest.apart("gunzip -f cut.gz none.gz missing.gz b.csv.gz", cwd="/workspace/case")
+    assert found.exit_code == 1
+    assert [line.rpartition("gzip: ")[2].partition(":")[0] for line in found.stderr.splitlines()] == [
+        "cut.gz",
+        "none.gz",
+        "missing.gz",
+    ]
+    assert [path.name for path in (case / "cut", case / "none") if path.exists()] == []
+    assert not (case / "b.csv.gz").exists()

@@ -406,6 +406,8 @@ async def test_what_a_cell_asks_is_asked_of_whoever_watches(connect: Connect, ru
         assert json.loads(await questions.readline()) == {"questions": []}
         [asked] = json.loads(await questions.readline())["questions"]
         assert asked["password"] is True
+        assert "error" in await session.control(**answer, text="Ada")
+        answer = {"method": "answer", "execution_id": asked["execution_id"]}
         assert await session.control(**answer, text="secret") == {"ok": True}
         _, fields = await running
         assert fields["result"] == "('Ada', 'secret')"

@@ -9,17 +9,21 @@ import pytest
 from mcp import MCPError
 from mcp.server.request_state import InvalidRequestState
 from mcp.shared.jsonrpc_dispatcher import _CLOSED_OUTCOME
-from mcp_types import ClientCapabilities, ElicitationCapability, ErrorData
+from mcp_types import ClientCapabilities, ElicitationCapability, ElicitResult, ErrorData
+from structlog.testing import capture_logs
 
 from kernelmcp.cells.cell import Outputs
 from kernelmcp.config.settings import Settings
 from kernelmcp.executions import questions as asked
+from kernelmcp.executions.approvals import Approvals
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.principals import LOCAL
 from kernelmcp.executions.questions import NotAsked, Questions, asking_code
+from kernelmcp.mcp_server.approval_requests import ask_approval
 from kernelmcp.mcp_server.callers import ANSWER_BY_KEY, CLOSING_KEY
 from kernelmcp.mcp_server.elicitation import ask, request_states
 from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
+from kernelmcp.sessions.asked_in_lab import AskedInLab
 from kernelmcp.sessions.caller import mint_handle
 
 from .support import DEADLINE
@@ -67,6 +71,25 @@ async def test_a_person_who_stays_away_is_named_as_the_reason(monkeypatch: pytes
     assert questions.open is None
 
 
+async def test_a_late_answer_of_lab_does_not_reach_the_next_question() -> None:
+    """Of another tab, or while the client's user has answered already."""
+    lab, execution = AskedInLab(), cell()
+    lab.watch()
+    lab.offer(execution)
+    questions = execution.questions
+    assert questions is not None
+    first = await asking(questions, "name?")
+    [asked] = lab.questions()
+    assert lab.answer(asked["execution_id"], "Ada")
+    assert await first == "Ada"
+    second = asyncio.create_task(questions.ask("delete?", is_password=False))
+    await questions.asked.wait()
+    assert not lab.answer(asked["execution_id"], "yes")
+    [asked] = lab.questions()
+    assert lab.answer(asked["execution_id"], "no")
+    assert await second == "no"
+
+
 class Failing:
     """The context of a client whose elicitation fails."""
 
@@ -100,6 +123,32 @@ async def test_a_connection_that_ends_leaves_its_question_to_others(error: Error
         assert await task == "Ada"
     else:
         with pytest.raises(NotAsked, match="the client could not ask its user"):
+            await task
+
+
+class Misshapen(Failing):
+    """The context of a client that puts the answer in the wrong place."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def elicit(self, *_: object) -> Any:
+        return ElicitResult.model_validate({"action": "hunter2", "content": "hunter2"})
+
+
+async def test_an_answer_in_the_wrong_place_is_not_in_the_log() -> None:
+    questions, approvals = Questions(), Approvals()
+    waiting = await asking(questions, "name?")
+    call = asyncio.create_task(approvals.ask("crm", "create", "{}", "", ()))
+    await approvals.asked.wait()
+    client: Any = Misshapen()
+    with capture_logs() as logged:
+        assert await ask(cell(), questions, client) is None
+        assert await ask_approval(cell(), approvals, client) is None
+    reason = "an invalid answer: dict_type, literal_error"
+    assert [line["error"] for line in logged] == [reason, reason]
+    for task in (waiting, call):
+        with pytest.raises(NotAsked):
             await task
 
 

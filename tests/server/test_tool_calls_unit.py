@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -18,7 +19,9 @@ from kernelmcp.cells.cell import Outputs
 from kernelmcp.cells.fold import DisplayIds, Fold
 from kernelmcp.config.models import Policy
 from kernelmcp.errors import InvalidArgument
+from kernelmcp.executions.questions import Questions
 from kernelmcp.mcp_server.notebook_sources import NotebookSources
+from kernelmcp.mcp_server.results.execution_result import to_result
 from kernelmcp.mcp_server.results.links import file_uri
 from kernelmcp.mcp_server.results.missing_files import NO_FOLDER_ELSEWHERE
 from kernelmcp.mcp_server.runtimes import Runtimes
@@ -286,6 +289,25 @@ async def test_who_would_end_a_person_s_cell_is_told_whose_it_is(
     with pytest.raises(InvalidArgument, match="something is running") as raised:
         await sessions.checkpoint_session(CTX, "s")
     assert "cancel_execution" in raised.value.suggestions[0]
+
+
+async def test_who_waits_for_a_cell_that_asks_the_user_is_told_which_it_is(
+    sessions: SessionTools, registry: Registry
+) -> None:
+    """The call that asked may have ended: nothing else would name the cell."""
+    await sessions.create_session(CTX, session_id="s")
+    session = registry.get(CALLER, "s")
+    asking, behind = session.submit(LONG), session.submit("2")
+    asking.questions = Questions()
+    assert "The execution before it" not in text_of(await to_result(behind, 8_000, None))
+    question = asyncio.create_task(asking.questions.ask("name?", is_password=False))
+    await asking.questions.asked.wait()
+    while asking.started is None:  # noqa: ASYNC110  # what sets it is the queue
+        await asyncio.sleep(0)
+    told = f"[The execution before it waits for the user: get_execution(execution_id={asking.id!r})"
+    assert told in text_of(await to_result(behind, 8_000, None))
+    assert told not in text_of(await to_result(asking, 8_000, None))
+    question.cancel()
 
 
 async def test_a_cursor_of_sessions_leads_to_the_next_ones_and_to_their_end(sessions: SessionTools) -> None:

@@ -38,9 +38,8 @@ def notes(view: View) -> list[str]:
             f"[The execution {waits}, after {seconds:,.1f} s. Wait for it and for newer output with "
             f"get_execution(execution_id={execution.id!r}, since={str(view.end)!r}), or stop it with cancel_execution.]"
         )
-        idle = execution.persons_idle
-        if execution.started is None and idle is not None and not idle.is_set():
-            found.append(f"[{PERSON_RUNS}]")
+        if execution.started is None:
+            found += _turn_notes(execution)
         if execution.questions is not None and execution.questions.open is not None:
             found.append("[It waits for a line of input, and the user has been asked.]")
         found += tool_call_fields.notes(execution)
@@ -72,6 +71,19 @@ def notes(view: View) -> list[str]:
         *_missing_notes(view),
         *_file_notes(view),
     ]
+
+
+def _turn_notes(execution: Execution) -> list[str]:
+    """What it waits for before it begins, if that may take long."""
+    idle, ahead = execution.persons_idle, execution.running()
+    found = [f"[{PERSON_RUNS}]"] if idle is not None and not idle.is_set() else []
+    asking = (ahead.questions, ahead.approvals) if ahead is not None and ahead is not execution else ()
+    if ahead is not None and any(each is not None and each.open is not None for each in asking):
+        found.append(
+            f"[The execution before it waits for the user: get_execution(execution_id={ahead.id!r}) says for what, "
+            "cancel_execution with this id ends it.]"
+        )
+    return found
 
 
 def variable_notes(execution: Execution) -> list[str]:

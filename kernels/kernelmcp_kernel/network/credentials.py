@@ -90,7 +90,8 @@ def _forms(value: str) -> Iterator[bytes]:
         parts |= {pair, pair.partition(":")[2]}
     for part in parts:
         if len(part) >= _MIN_SECRET_CHARS:
-            raw = part.encode("latin-1")
-            encoded = base64.b64encode(raw)
-            yield from (raw, part.encode(), encoded, encoded.rstrip(b"="), quote(part, safe="").encode())
+            for raw in (part.encode("latin-1"), part.encode()):
+                encoded = base64.b64encode(raw)
+                yield from (raw, encoded, encoded.rstrip(b"="), repr(raw)[2:-1].encode())
+            yield quote(part, safe="").encode()
             yield from (json.dumps(part)[1:-1].encode(), html.escape(part).encode())

@@ -44,7 +44,7 @@ class Response:
     """A response with its complete, decoded body."""
 
     status: int
-    reason: str
+    reason: bytes
     headers: list[tuple[bytes, bytes]]
     body: bytes
 
@@ -146,8 +146,8 @@ class Transport:
             headers = [pair for pair in headers if pair[0] != b"content-encoding"]
         if method != "HEAD":
             headers = [pair for pair in headers if pair[0] != b"content-length"]
-        reason = cast(bytes, response.extensions.get("reason_phrase", b"")).decode("ascii", "replace")
-        return Response(response.status, "".join(c for c in reason if " " <= c <= "~"), headers, bytes(body.data))
+        reason = cast(bytes, response.extensions.get("reason_phrase", b""))
+        return Response(response.status, reason, headers, bytes(body.data))
 
 
 class _Body:

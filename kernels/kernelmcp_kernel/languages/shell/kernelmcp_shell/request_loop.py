@@ -10,6 +10,7 @@ import struct
 import threading
 from typing import TYPE_CHECKING
 
+from kernelmcp_shell.archives.gunzip_command import make_gunzip
 from kernelmcp_shell.archives.tar_command import make_tar
 from kernelmcp_shell.archives.zip_commands import make_zip_commands
 from kernelmcp_shell.curl import make_curl
@@ -74,6 +75,7 @@ class RequestLoop:
             "curl": make_curl(self._ask, self._files),
             "mcp": make_mcp(calls, self._files),
             "wget": make_wget(self._ask, self._files),
+            "kernelmcp-gunzip": make_gunzip(self._files),
             "kernelmcp-tar": make_tar(self._files),
             **make_ls(self._files),
             **make_facts(options["system"], self._files, self._quota),

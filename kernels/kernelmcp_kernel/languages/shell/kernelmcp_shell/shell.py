@@ -42,6 +42,12 @@ tar() {
   ((status == 125)) || return $status
   command tar "$@"
 }
+gzip() {
+  local status=0
+  kernelmcp-gunzip "$@" < /dev/null || status=$?
+  ((status == 125)) || return $status
+  command gzip "$@"
+}
 zcat() { gzip -dc "$@"; }
 gunzip() { gzip -d "$@"; }
 which() {
