@@ -97,19 +97,18 @@ def build_view_libraries(root: Path) -> None:
     stamp = target / "stamp"
     if stamp.exists() and stamp.read_text("utf-8") == wanted:
         return
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir()
     interpreter = (vega / "vega-interpreter" / "build" / "vega-interpreter.js").read_text("utf-8")
     # Its import is a part of Vega, and its export is for our function.
     interpreter = re.sub(r"^import (\{.*\}) from 'vega-util';", r"const \1 = globalThis.vega;", interpreter)
     interpreter = re.sub(r"export \{ expression as (\w+) \};", r"globalThis.\1 = expression;", interpreter)
     scripts = [(vega / name / "build" / f"{name}.min.js").read_text("utf-8") for name in ("vega", "vega-lite")]
-    _write(target / "vega.js.gz", [*scripts, f"(() => {{{interpreter}}})();"], views)
     with tempfile.TemporaryDirectory(prefix="kernelmcp-npm-") as scratch:
         packages = npm_files(Path(scratch), lock)
+        shutil.rmtree(target, ignore_errors=True)  # of another version; what there is stays until all the new is here
+        target.mkdir(exist_ok=True)
+        _write(target / "vega.js.gz", [*scripts, f"(() => {{{interpreter}}})();"], views)
         for name, files in MADE_OF.items():
-            scripts = [(packages / file).read_text("utf-8") for file in files]
-            _write(target / f"{name}.js.gz", scripts, views)
+            _write(target / f"{name}.js.gz", [(packages / file).read_text("utf-8") for file in files], views)
         for package in packages.iterdir():
             shutil.copyfile(package / "LICENSE", target / f"{package.name}.LICENSE")
     stamp.write_text(wanted, "utf-8")

@@ -513,9 +513,9 @@ async def test_markdown_and_formulas_are_formatted(connect: Connect, tab: Tab) -
     nested = ">" * 5000  # more than the library's stack holds
     code = f"""
 from IPython.display import Latex, Markdown, display
+display(Markdown({nested!r}))
 display(Markdown({MARKDOWN!r}))
 display(Latex(r"$\\displaystyle x^{{2}} < 1$"))
-display(Markdown({nested!r}))
 """
     found = "[...document.querySelectorAll('h1, strong, td, math')].map(node => node.localName + (node.getAttribute('display') ?? ''))"
     async with connect(extensions=UI) as client, tab.host(client) as host:

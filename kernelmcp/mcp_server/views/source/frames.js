@@ -87,6 +87,7 @@ function library(name) {
   };
   const known = libraries.get(name) ?? load();
   libraries.set(name, known);
+  known.catch(() => libraries.delete(name)); // another time, it may be read
   return known;
 }
 
@@ -126,41 +127,49 @@ async function drawChart(name, specification, place) {
 }
 
 const MARKUP_PROGRAM =
-  "addEventListener('message',({source,data,ports:[port]})=>{if(source===parent)" +
-  "try{port.postMessage(markup(data.kind,data.text))}catch{port.postMessage(null)}});" +
-  "parent.postMessage({ready:true},'*')";
+  "addEventListener('message',({source,data,ports:[port]})=>{if(source!==parent)return;let html=null;" +
+  "try{html=markup(data.kind,data.text)}catch{}port.postMessage(html)});parent.postMessage({ready:true},'*')";
+// Formulas define macros: a short one can be gigabytes.
+const MAX_HTML_CHARS = 2_000_000;
 
-/** The frame that turns Markdown and LaTeX into HTML, for all of a page. @type {Promise<HTMLIFrameElement> | null} */
+/** The frame that turns Markdown and LaTeX into HTML, for all of a page, once it is ready. @type {HTMLIFrameElement | null} */
 let writer = null;
+/** Texts wait for each other: what one takes is not the next one's. */
+let written = Promise.resolve();
 
-async function newWriter() {
-  const source = await library("markup");
-  return new Promise((/** @type {(frame: HTMLIFrameElement) => void} */ resolve) => {
-    const frame = guestFrame("", {
-      title: "",
-      head: (nonce) => `<script nonce="${nonce}">${source}</script><script nonce="${nonce}">${MARKUP_PROGRAM}</script>`,
-      onSaid: (said) => said?.ready && resolve(frame),
-    });
-    frame.hidden = true;
-    document.body.append(frame);
-  });
+/** Markdown or LaTeX as HTML. Rejects if that fails or takes too long. @param {string} kind @param {string} text
+ * @returns {Promise<string>} */
+function asHtml(kind, text) {
+  const html = written.then(() => write(kind, text));
+  written = html.then(() => {}, () => {});
+  return html;
 }
 
-/** Markdown or LaTeX as HTML. Rejects if that fails or takes too long. @param {string} kind @param {string} text */
-async function asHtml(kind, text) {
-  const begun = (writer ??= newWriter()), { port1, port2 } = new MessageChannel();
-  return new Promise((/** @type {(html: string) => void} */ resolve, reject) => {
-    const fail = () => reject(new Error("this text cannot be formatted"));
+/** @param {string} kind @param {string} text @returns {Promise<string>} */
+async function write(kind, text) {
+  const source = await library("markup"), { port1, port2 } = new MessageChannel();
+  return new Promise((resolve, reject) => {
+    const ask = () => writer?.contentWindow?.postMessage({ kind, text }, "*", [port2]);
     const timer = setTimeout(() => {
-      if (writer === begun) writer = null;
-      void begun.then((frame) => frame.remove());
-      fail();
+      writer?.remove();
+      writer = null;
+      reject(new Error("this text takes too long"));
     }, CHART_MS);
     port1.onmessage = ({ data }) => {
       clearTimeout(timer);
-      if (typeof data === "string") resolve(data);
-      else fail();
+      if (typeof data === "string" && data.length <= MAX_HTML_CHARS) resolve(data);
+      else reject(new Error("this text cannot be formatted"));
     };
-    begun.then((frame) => frame.contentWindow?.postMessage({ kind, text }, "*", [port2]), reject);
+    if (writer) {
+      ask();
+      return;
+    }
+    writer = guestFrame("", {
+      title: "",
+      head: (nonce) => `<script nonce="${nonce}">${source}</script><script nonce="${nonce}">${MARKUP_PROGRAM}</script>`,
+      onSaid: (said) => said?.ready && ask(),
+    });
+    writer.hidden = true;
+    document.body.append(writer);
   });
 }

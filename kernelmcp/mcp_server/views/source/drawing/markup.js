@@ -4,18 +4,23 @@
   const { katex, marked } = globalThis;
   // As in Jupyter: dollars, backslashes with brackets, and environments outside of them.
   const DISPLAYED = [
-    String.raw`\$\$([^$]+)\$\$`,
+    String.raw`\$\$([^$]{1,4999})\$\$`,
     String.raw`\\\\?\[([^]{1,4999}?)\\\\?\]`,
     String.raw`(\\begin\{([a-z]{1,20}\*?)\}[^]{1,4999}?\\end\{\4\})`,
   ].join("|");
-  const INLINE = [String.raw`\$(?![\s$])((?:[^$\\\n]|\\[^\n])+)(?<!\s)\$(?!\d)`, String.raw`\\\\?\(([^]{1,4999}?)\\\\?\)`].join("|");
+  const INLINE = [String.raw`\$(?![\s$])((?:[^$\\\n]|\\[^\n]){1,4999})(?<!\s)\$(?!\d)`, String.raw`\\\\?\(([^]{1,4999}?)\\\\?\)`].join("|");
   const MATH = `${DISPLAYED}|${INLINE}`;
-  const options = { output: "mathml", throwOnError: false, strict: "ignore", maxSize: 30, maxExpand: 300 };
+  const options = { output: "mathml", throwOnError: false, strict: "ignore", maxSize: 30, maxExpand: 50 };
+  // Of all formulas of a text: they can define macros, so a short one can be gigabytes.
+  const MAX_HTML_CHARS = 2_000_000;
+  let room = 0;
 
   /** @param {RegExpMatchArray} found */
   const formula = ([, dollars, brackets, environment, , inline, round]) => {
     const displayMode = inline === undefined && round === undefined;
-    return katex.renderToString(dollars ?? brackets ?? environment ?? inline ?? round ?? "", { ...options, displayMode });
+    const html = katex.renderToString(dollars ?? brackets ?? environment ?? inline ?? round ?? "", { ...options, displayMode });
+    if ((room -= html.length) < 0) throw new Error("the formulas are too large");
+    return html;
   };
 
   const escaped = (/** @type {string} */ text) =>
@@ -53,6 +58,8 @@
     "code{font-family:ui-monospace,monospace}pre,:not(pre)>code{background:rgba(128,128,128,.12)}pre{padding:6px 8px;overflow:auto}" +
     `td,th{border:1px solid ${GREY}}blockquote{margin-left:0;padding-left:10px;border-left:3px solid ${GREY}}math{font-size:1.15em}</style>`;
 
-  globalThis.markup = (/** @type {string} */ kind, /** @type {string} */ text) =>
-    STYLE + (kind === "text/latex" ? latex(text) : markdown.parse(text));
+  globalThis.markup = (/** @type {string} */ kind, /** @type {string} */ text) => {
+    room = MAX_HTML_CHARS;
+    return STYLE + (kind === "text/latex" ? latex(text) : markdown.parse(text));
+  };
 })();
