@@ -217,6 +217,7 @@ class Execution:
         log.info(
             "execution",
             session=self.session_id,
+            principal=self.principal,
             execution=self.id,
             status=status,
             duration_ms=round(self.execution_time_ms),
