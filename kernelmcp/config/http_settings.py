@@ -3,6 +3,7 @@
 Part of `config`, which other modules import.
 """
 
+import re
 from typing import Any, cast
 
 from pydantic import Field, SecretStr, field_validator
@@ -17,6 +18,11 @@ def _as_text(value: Any) -> Any:
 
 # Of a token that no client can send.
 UNSENDABLE = "has a space, a newline, or a character that is not ASCII"
+
+
+# An `Origin` as browsers send it.
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*,\sA-Z]+|null")
+_HOST = re.compile(r"[^/?#@*,\s]+")
 
 
 class HttpSection(Section):
@@ -66,6 +72,24 @@ class HttpSection(Section):
 
     _token = field_validator("auth_token", mode="before")(_as_text)
 
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} matches no page: give each origin, without a path, as in https://a.example"
+                )
+        return origins
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_names(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not _HOST.fullmatch(name):
+                raise ValueError(f"{name!r} matches no client: give each name alone, as in kernels.example.com")
+        return names
+
     @field_validator("auth_token")
     @classmethod
     def _can_be_sent(cls, token: SecretStr | None) -> SecretStr | None:
@@ -84,7 +108,7 @@ class AuthSection(Section):
     """Bearer tokens, each under the name of its holder, who is the principal `token:NAME`."""
     tokens_file: UserPath | None = None
     """A TOML file of `name = "token"` lines. It is read again when it changes: a new token works at once, a deleted one
-    stops working."""
+    stops working, and streams that it opened end with their next event."""
     issuer: str | None = None
     """The OAuth 2.1 authorization server, exactly as in the `iss` of its tokens. With it, its JWTs are accepted."""
     audience: str | None = None

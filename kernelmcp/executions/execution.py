@@ -134,6 +134,8 @@ class Execution:
     client: str | None = None
     """The Jupyter client in which a person ran it; None if it was requested over MCP."""
     interrupted_by_person: bool = False
+    interrupted_by_end: bool = False
+    """The server was told to end while it ran."""
     questions: Questions | None = None
     """Handles its input(); None if nobody can be asked."""
     approvals: Approvals | None = None
@@ -219,6 +221,7 @@ class Execution:
         log.info(
             "execution",
             session=self.session_id,
+            principal=self.principal,
             execution=self.id,
             status=status,
             duration_ms=round(self.execution_time_ms),
@@ -357,6 +360,8 @@ class Execution:
             return "The cell exceeded its limit of CPU time"
         if self.interruption == "timeout":
             return f"The cell ran longer than its time limit of {self.timeout_seconds:,.15g} s"
+        if self.interrupted_by_end:
+            return "The server ends"
         return "A person interrupted the cell" if self.interrupted_by_person else "The cell was cancelled"
 
     def failed_to_start(self, failure: ServerError) -> None:

@@ -18,7 +18,8 @@ MAX_PATH_BYTES = 4000
 LOOK = "List the files with get_workspace_info."
 FREE_SPACE = (
     "Delete files with execute_code (os.remove), or all of them with reset_workspace(scope='files').",
-    "The limits are workspace_max_mb and max_files of policy.toml.",
+    "The limits are workspace_max_mb and max_files of policy.toml, and for all your sessions storage_max_mb.",
+    "destroy_session deletes a session that you no longer need (get_sessions has their sizes).",
 )
 IN_VOLUME = "Delete files of this folder that are no longer needed, or ask the user to make room on its disk."
 

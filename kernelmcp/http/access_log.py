@@ -53,7 +53,8 @@ class AccessMiddleware:
         # As sent, so that it cannot contain line ends.
         path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:MAX_PATH_CHARS]
         client = scope.get("client")
-        write = log.debug if path in QUIET_PATHS and status < 400 else log.info
+        own_path = path.removeprefix(scope.get("root_path", ""))  # where it is mounted
+        write = log.debug if own_path in QUIET_PATHS and status < 400 else log.info
         write(
             "request",
             method=scope["method"],

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import structlog
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -31,6 +32,8 @@ from kernelmcp.output.sanitize import as_dict
 # A client that accepts no data for this long, in seconds, has stopped reading.
 SEND_SECONDS = 30.0
 SEND_BYTES = 256 * 1024
+# The end of a stream waits for such a client only this long, in seconds.
+END_SECONDS = 0.5
 # A request gets at least this much more time than `inline_wait_seconds`, seconds.
 ANSWER_MARGIN_SECONDS = 15.0
 # A cancellation is short, and arrives at once.
@@ -116,6 +119,16 @@ class Guard:
             raise Rejected("")
         return await self._gate.authenticator.authenticate(token.strip())
 
+    async def _is_valid(self, scope: Scope) -> bool:
+        """False if the token of an open stream has been removed, or has expired."""
+        if not self._gate.authenticator.required:
+            return True
+        try:
+            identity = await self._identify(scope)
+        except Rejected:
+            return False
+        return identity.principal == scope[PRINCIPAL_KEY] and self._has_scopes(identity)
+
     def _has_scopes(self, identity: Identity) -> bool:
         needed = self._gate.settings.config.auth.required_scopes
         return not identity.principal.startswith("oauth:") or identity.scopes.issuperset(needed)
@@ -175,8 +188,18 @@ class Guard:
         if self._has_place:
             await self._answer_in_time(scope, receive, send)
         elif not self._tools_answer and is_stream(scope):
-            with self._gate.throttle.stream(share_of(scope)):
-                await self._answer_in_time(scope, receive, send, may_last=True)
+            answer = _Answer(send)
+            with self._gate.throttle.stream(share_of(scope)) as opened:
+
+                async def while_valid(message: Message) -> None:
+                    if not await self._is_valid(scope):
+                        opened.cancel()
+                        await anyio.lowlevel.checkpoint()
+                    await answer.send(message)
+
+                await self._answer_in_time(scope, receive, while_valid, may_last=True)
+            if opened.cancelled_caught:
+                await answer.end()
         else:
             with self._gate.throttle.request(share_of(scope)):
                 await self._answer_in_time(scope, receive, send)
@@ -209,6 +232,24 @@ class Guard:
             if not started:
                 self._gate.on_denied("timeout")
                 await Response("the request took too long", 408, {"Connection": "close"})(scope, receive, send)
+
+
+class _Answer:
+    """The answer of a stream, which is ended properly if the stream is cancelled: a client can tell this from a lost
+    connection."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._lasts = False
+
+    async def send(self, message: Message) -> None:
+        self._lasts = message["type"] == "http.response.start" or message.get("more_body", False)
+        await self._send(message)
+
+    async def end(self) -> None:
+        if self._lasts:
+            with anyio.move_on_after(END_SECONDS):
+                await self._send({"type": "http.response.body", "body": b""})
 
 
 def is_stream(scope: Scope) -> bool:

@@ -115,12 +115,13 @@ class Throttle:
             yield
 
     @contextmanager
-    def stream(self, key: str) -> Iterator[None]:
-        """Take a place while a stream of events is open. `close_streams` ends it. Raises `RateLimited`."""
+    def stream(self, key: str) -> Iterator[anyio.CancelScope]:
+        """Take a place while a stream of events is open; yields what ends it, as `close_streams` does. Raises
+        `RateLimited`."""
         with _place(self._open_streams, key, "streams"), anyio.CancelScope() as scope:
             self._streams.add(scope)
             try:
-                yield
+                yield scope
             finally:
                 self._streams.discard(scope)
 

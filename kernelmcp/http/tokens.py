@@ -58,16 +58,22 @@ class Authenticator:
             raise Rejected("the token is empty or too long")
         digest = _digest(token)
         # Every token is compared, each in constant time: the duration reveals nothing.
-        matching = [name for name, known in self._hashes() if hmac.compare_digest(digest, known)]
+        matching = {name for name, known in self._hashes() if hmac.compare_digest(digest, known)}
+        if len(matching) > 1:
+            raise Rejected(f"the token has several holders: {', '.join(sorted(matching))}")
         if matching:
-            return Identity(f"token:{matching[0]}")
+            return Identity(f"token:{matching.pop()}")
         if self.issuer is None:
             raise Rejected("the token is not known")
         return await self.issuer.verify(token)
 
     def _check(self) -> None:
-        """Raises `ConfigurationError` if the file of the tokens cannot be read: then changed settings are refused."""
-        self._hashes()
+        """Raises `ConfigurationError` if the file of the tokens cannot be read, or two holders have one token, because
+        they would share their sessions: then changed settings are refused."""
+        holders: dict[bytes, str] = {}
+        for name, digest in self._hashes():
+            if (other := holders.setdefault(digest, name)) != name:
+                raise ConfigurationError(f"auth: {other} and {name} have the same token", "Give each one of its own.")
 
     def _hashes(self) -> list[tuple[str, bytes]]:
         section = self._settings.config

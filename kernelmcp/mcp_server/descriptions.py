@@ -48,6 +48,8 @@ class _Moment:
     state: State
     kernel_pid: int | None
     workspace: Path | None
+    first: str | None
+    """The id of the execution that runs, or is next."""
 
     @classmethod
     def of(cls, session: Session) -> "_Moment":
@@ -56,6 +58,7 @@ class _Moment:
             session.state,
             (session.kernel.pid or None) if session.kernel else None,
             session.files.workspace,
+            session.queue.first.id if session.queue.first else None,
         )
 
 
@@ -65,6 +68,8 @@ def _describe(session: _Moment) -> schemas.SessionInfo:
     info["state"] = session.state
     info["memory_mb"] = tree_memory_mb(session.kernel_pid)
     info["workspace_bytes"] = directory_bytes(session.workspace)
+    if session.first is not None:
+        info["running"] = session.first
     return info
 
 

@@ -149,6 +149,8 @@ class SessionInfo(TypedDict):
     workspace_bytes: int
     checkpoints: list["CheckpointInfo"]
     """The oldest first."""
+    running: NotRequired[str]
+    """The id of the execution that runs, or is the next one."""
     tools_called: NotRequired[dict[str, int]]
     """Present, like the next field, if it has called tools of other servers."""
     tokens_saved: NotRequired[int]

@@ -431,7 +431,8 @@ class ExecutionQueue:
     def end(self) -> None:
         """Interrupt the running execution, and cancel the waiting ones, because the server ends."""
         self._is_ending = True
-        self.interrupt_all()
+        for execution in self.unfinished:
+            execution.interrupted_by_end = self.interrupt(execution)
 
     def cancel(self, executions: list[Execution], *, files_deleted: bool = False) -> None:
         """Cancel those of these that wait, and mark the running one as interrupted: its kernel is about to end, and

@@ -294,7 +294,7 @@ class Registry:
             if not own:
                 raise _no_room()
             longest_idle = min(own, key=lambda session: session.last_used)
-        log.info("stopping the longest idle session to make room", session=longest_idle.id)
+        log.info("stopping an idle session to make room", session=longest_idle.id, principal=longest_idle.principal)
         await longest_idle.stop_if_idle(must_end=must_end)
         if longest_idle.kernel is not None and longest_idle.is_idle:
             if longest_idle.queue.binding.variables.saved.has_no_room:
@@ -306,7 +306,7 @@ class Registry:
         """Make room for a fork or a return, which fails if the variables of that session cannot be saved: it is not
         worth them. Raises `InvalidArgument`, `StorageFailed`, `ResourceLimitExceeded`."""
         must_save = longest_idle is spared or self._settings.config.sessions.hibernate
-        log.info("stopping the longest idle session to make room", session=longest_idle.id)
+        log.info("stopping an idle session to make room", session=longest_idle.id, principal=longest_idle.principal)
         try:
             with longest_idle.past.storing():
                 await longest_idle.stop_if_idle(must_end=True, must_save=must_save)
@@ -406,7 +406,7 @@ class Registry:
         except StorageFailed as exc:
             failure = exc
         except Exception:
-            log.exception("a session could not be destroyed", session=session.id)
+            log.exception("a session could not be destroyed", session=session.id, principal=session.principal)
             failure = StorageFailed(
                 f"session {session.id!r} could not be deleted completely; the server's log says why",
                 "Destroy it again, or ask the operator of the server.",

@@ -265,6 +265,18 @@ def test_any_text_arrives_as_text(kernel: Kernel, code: str, shown: str) -> None
     assert kernel.run(code).text() == shown
 
 
+def test_a_long_text_that_is_not_ascii_is_printed_whole_and_costs_no_state(kernel: Kernel) -> None:
+    ran = kernel.run("x = 1; print('\u65e5' * 5_000_000)")
+    assert ran.status == "ok"
+    assert ran.text().count("\u65e5") == 5_000_000
+    assert kernel.run("x").result == "1"
+
+
+def test_a_text_with_a_length_of_its_own_is_written_as_it_is(kernel: Kernel) -> None:
+    code = "import sys\nclass Coloured(str):\n    def __len__(self): return 0\n_ = sys.stdout.write(Coloured('red'))"
+    assert kernel.run(code).text() == "red"
+
+
 def test_text_in_a_stream_of_the_cells_own_comes_with_the_cell(kernel: Kernel) -> None:
     wrap = "import io, sys; own = sys.stdout; sys.stdout = io.TextIOWrapper(own.buffer); print('here')"
     assert kernel.run(wrap).text() == "here\n"

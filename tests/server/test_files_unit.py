@@ -245,6 +245,7 @@ def test_of_a_full_disk_only_what_lies_on_it_is_to_be_deleted(path: str, advised
     with pytest.raises(ResourceLimitExceeded) as refused, as_caller_error(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     text = refused.value.to_text()
+    assert ("destroy_session" in text) == (advised == "reset_workspace"), "all sessions share one limit"
     assert [word in text for word in ("reset_workspace", "this folder")] == [
         word == advised for word in ("reset_workspace", "this folder")
     ]

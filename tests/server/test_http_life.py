@@ -86,9 +86,16 @@ async def test_a_lost_connection_interrupts_nothing(server: HttpServer, how: str
         async with calling(server, how, STEPS, session):
             await until(server, session, "busy")
         async with server.client() as client:
+            told = await client.call_tool("get_sessions", {"session_id": session})
+            execution = told.structured_content["sessions"][0]["running"]
+            assert f"busy with execution {execution}, " in told.content[0].text
             await client.call_tool("write_file", {"path": "go", "content": "", "session_id": session})
+            found = await client.call_tool("get_execution", {"execution_id": execution, "wait_seconds": 30})
+            assert found.structured_content["status"] == "ok"
         await until(server, session, "idle")
     async with server.client() as client:
+        told = await client.call_tool("get_sessions", {"session_id": session})
+        assert "running" not in told.structured_content["sessions"][0]
         assert (await run(client, "finished", session_id=session))["result"] == "'all of it'"
         await client.call_tool("destroy_session", {"session_id": session})
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kernelmcp.config.load import load
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.http import tokens
 from kernelmcp.http.rate_limits import MAX_FAILURES
-from kernelmcp.http.tokens import TokenFile
+from kernelmcp.http.token_identity import Rejected
 
 from .http_support import INITIALIZE, HttpServer, serving
 from .support import wait_until
@@ -81,11 +83,32 @@ def test_a_token_is_gone_though_the_disk_gives_its_file_the_same_time(tmp_path: 
     file = tmp_path / "tokens.toml"
     file.write_text(f'bob = "{BOB}"')
     os.utime(file, (1_000_000_000, 1_000_000_000))
-    tokens = TokenFile(file)
-    before = tokens.read()
+    found = tokens.TokenFile(file)
+    before = found.read()
     file.write_text(f'bob = "{BOB[::-1]}"')
     os.utime(file, (1_000_000_000, 1_000_000_000))
-    assert wait_until(lambda: tokens.read() != before)
+    assert wait_until(lambda: found.read() != before)
+
+
+def test_a_token_of_two_holders_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "tokens.toml").write_text(f'bob = "{BOB}"\nalice = "{BOB}"')
+    with pytest.raises(ConfigurationError, match="bob and alice have the same token"):
+        tokens.Authenticator(load(environ={"KERNELMCP_AUTH__TOKENS_FILE": str(tmp_path / "tokens.toml")}))
+
+
+@pytest.mark.anyio
+async def test_a_token_that_a_changed_file_gives_to_a_second_holder_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "FILE_CHECK_SECONDS", 0.0)
+    file = tmp_path / "tokens.toml"
+    file.write_text(f'bob = "{BOB}"')
+    environ = {"KERNELMCP_AUTH__TOKENS_FILE": str(file), "KERNELMCP_TRANSPORT_HTTP__AUTH_TOKEN": ALICE}
+    authenticator = tokens.Authenticator(load(environ=environ))
+    assert (await authenticator.authenticate(ALICE)).principal == "token:default"
+    file.write_text(f'alice = "{ALICE}"')
+    with pytest.raises(Rejected, match="several holders: alice, default"):
+        await authenticator.authenticate(ALICE)
 
 
 def test_a_tokens_file_that_is_not_there_is_named_with_its_folder(
@@ -93,7 +116,7 @@ def test_a_tokens_file_that_is_not_there_is_named_with_its_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError) as refused:
-        TokenFile(Path("tokens.toml"))
+        tokens.TokenFile(Path("tokens.toml"))
     assert refused.value.message.startswith(f"{tmp_path / 'tokens.toml'}: cannot be read: ")
 
 

@@ -54,7 +54,7 @@ VALUES = {
     "told": [LOST_EARLIER, "The kernel was restarted before this cell."],
     "which": ["The process of tally", "The kernel"],
     "why": ["time limit passed", "cancel came"],
-    "_why_interrupted(execution)": ["was cancelled and interrupted"],
+    "_why_interrupted(execution)": ["was cancelled and interrupted", "was interrupted because the server ends"],
     "waits": ["is waiting for its turn"],
     "counted(count, 'picture')": ["1 picture:", "1,000 pictures:", "1 picture could not", "2 pictures could not"],
     "count": ["1,000 objects were displayed, and"],

@@ -142,7 +142,7 @@ async def test_each_execution_is_one_line_of_the_log_without_its_code_or_output(
         (result["execution_id"], status, "info")
         for result, status in ((fine, "ok"), (wrong, "error"), (slow, "timeout"))
     ]
-    assert {line["session"] for line in lines} == {fine["session_id"]}
+    assert {(line["session"], line["principal"]) for line in lines} == {(fine["session_id"], "local")}
     assert lines[2]["duration_ms"] >= 200
     assert SECRET not in (tmp_path / "old.jsonl").read_text() + log.path.read_text()
 

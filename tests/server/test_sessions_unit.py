@@ -115,6 +115,20 @@ async def test_a_reset_that_fails_leaves_the_cells_as_they_are(one: Opened) -> N
     assert (running.status, waiting.status) == ("interrupted", "ok")
 
 
+async def test_a_cell_that_the_end_of_the_server_interrupts_says_so_and_not_that_it_was_cancelled(one: Opened) -> None:
+    _, _, session = one
+    running = session.submit(LONG)
+    await settled()
+    session.queue.end()
+    await running.done.wait()
+    told = (await to_result(running, 8_000, None)).content[0]
+    assert isinstance(told, TextContent)
+    assert (
+        "[The cell was interrupted because the server ends. The next result says what became of the variables.]"
+        in told.text
+    )
+
+
 @pytest.mark.parametrize("is_drained", [False, True])
 async def test_the_end_of_the_server_interrupts_the_cell_that_runs_and_promises_nothing(
     one: Opened, is_drained: bool

@@ -49,7 +49,9 @@ def notes(view: View) -> list[str]:
     elif execution.error is not None and execution.error.name == STOPPED:
         pass  # its error says what is known
     elif execution.interruption and not execution.state_lost and execution.started is not None:
-        found.append(f"[The cell {_why_interrupted(execution)}. All variables are kept.]")
+        by_end = execution.interrupted_by_end  # they are not saved yet
+        kept = "The next result says what became of the variables" if by_end else "All variables are kept"
+        found.append(f"[The cell {_why_interrupted(execution)}. {kept}.]")
     asked, got = execution.asked_timeout_seconds, execution.timeout_seconds
     if asked is not None and asked > got:
         found.append(
@@ -132,6 +134,8 @@ def _why_interrupted(execution: Execution) -> str:
         return f"ran into its {'limit of CPU time' if execution.limit else 'time limit'} and was interrupted"
     if execution.interrupted_by_person:
         return "was interrupted by a person, in JupyterLab or another Jupyter client"
+    if execution.interrupted_by_end:
+        return "was interrupted because the server ends"
     return "was cancelled and interrupted"
 
 

@@ -179,7 +179,7 @@ class SessionTools:
             one = await describe(self._registry, caller, session_id)
             found: schemas.SessionList = {"sessions": [one], "total": 1, "next_cursor": None}
         lines = [
-            f"{info['session_id']}: {info['state']}, {info['language']}, {info['flavor']}, "
+            f"{info['session_id']}: {info['state']}{_running(info)}, {info['language']}, {info['flavor']}, "
             f"{counted(info['execution_count'], 'execution')}, {counted(info['workspace_bytes'], 'byte')} of files, "
             + (f"{info['memory_mb']:,.0f} MB of memory, " if info["memory_mb"] else "")
             + f"last used {info['last_used_at'][:16]} UTC"
@@ -255,6 +255,10 @@ class SessionTools:
             contract_tool(self.reset_workspace, "Reset the workspace", DESTROYS),
             contract_tool(self.list_runtimes, "List runtimes", READ_ONLY),
         ]
+
+
+def _running(info: schemas.SessionInfo) -> str:
+    return f" with execution {info['running']}" if "running" in info else ""
 
 
 def _checkpoints(made: list[schemas.CheckpointInfo], *, all_of_them: bool) -> str:

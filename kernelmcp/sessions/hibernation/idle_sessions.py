@@ -27,5 +27,5 @@ async def stop_idle_sessions(settings: Settings, registry: Registry, tasks: anyi
             due = max(session.last_used + life, session.queue.binding.variables.saved.next_attempt)
             has_kernel = session.kernel is not None or session.state == "starting"
             if has_kernel and session.is_idle and time.monotonic() > due:
-                log.info("stopping an idle session", session=session.id)
+                log.info("stopping an idle session", session=session.id, principal=session.principal)
                 background.start(tasks, "stopping an idle session", partial(session.stop_if_idle, must_end=False))

@@ -60,9 +60,18 @@ class MemoryRelief:
         return min(idle, key=lambda session: session.last_used, default=None)
 
     async def _relieve(self, session: Session) -> None:
-        log.info("memory is short: ending the kernel of the session that was idle longest", session=session.id)
+        log.info(
+            "memory is short: ending the kernel of the session that was idle longest",
+            session=session.id,
+            principal=session.principal,
+        )
         try:
             with session.past.storing():
                 await session.stop_if_idle(must_end=False, must_save=True)
         except (InvalidArgument, StorageFailed) as exc:
-            log.info("its variables could not be saved: it goes on", session=session.id, reason=exc.message)
+            log.info(
+                "its variables could not be saved: it goes on",
+                session=session.id,
+                principal=session.principal,
+                reason=exc.message,
+            )

@@ -87,7 +87,12 @@ class SavedVariables:
         except StateNotSaved as exc:
             if self.exist:  # what was saved after the last cell is better than nothing
                 return True
-            log.warning("variables are not saved", session=self._record.session_id, reasons=exc.reasons)
+            log.warning(
+                "variables are not saved",
+                session=self._record.session_id,
+                principal=self._record.principal,
+                reasons=exc.reasons,
+            )
             self._record.why_lost, self.has_no_room, self.is_busy = exc.reasons, exc.is_full, exc.is_busy
             self.forget()
             if self.has_no_room:
@@ -158,7 +163,12 @@ class SavedVariables:
         return Beginning(restored_at=found.saved_at, missing=[*found.dead, *lost, *unloaded])
 
     def _lost(self, reasons: list[str]) -> Beginning:
-        log.error("variables are not restored", session=self._record.session_id, reasons=reasons)
+        log.error(
+            "variables are not restored",
+            session=self._record.session_id,
+            principal=self._record.principal,
+            reasons=reasons,
+        )
         return Beginning(lost=True, missing=reasons)
 
     def forget(self) -> bool:
@@ -174,7 +184,12 @@ class SavedVariables:
             base_of(self.file).unlink(missing_ok=True)
             return True
         except OSError as exc:
-            log.warning("a saved state could not be deleted", session=self._record.session_id, error=str(exc))
+            log.warning(
+                "a saved state could not be deleted",
+                session=self._record.session_id,
+                principal=self._record.principal,
+                error=str(exc),
+            )
             return False
 
 

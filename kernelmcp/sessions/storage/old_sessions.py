@@ -102,7 +102,11 @@ class OldSessions:
             return
         if oldest is None or datetime.fromisoformat(record.last_used_at) >= oldest:
             if self._home.restore(directory.name):
-                log.warning("a session is back from the trash: it is not too old", session=record.session_id)
+                log.warning(
+                    "a session is back from the trash: it is not too old",
+                    session=record.session_id,
+                    principal=record.principal,
+                )
             return
         before = _dates(directory)
         dates = before | {today}
@@ -140,13 +144,23 @@ class OldSessions:
         return True
 
     def _trash(self, directory: Path, record: Record) -> None:
-        log.info("an old session goes to the trash", session=record.session_id, last_used_at=record.last_used_at)
+        log.info(
+            "an old session goes to the trash",
+            session=record.session_id,
+            principal=record.principal,
+            last_used_at=record.last_used_at,
+        )
         self._home.trash.mkdir(mode=0o700, exist_ok=True)
         replace_text(directory / DATES_FILE, "[]")
         os.rename(directory, self._home.trash / directory.name)
 
     def _delete(self, directory: Path, record: Record) -> None:
-        log.info("deleting an old session", session=record.session_id, last_used_at=record.last_used_at)
+        log.info(
+            "deleting an old session",
+            session=record.session_id,
+            principal=record.principal,
+            last_used_at=record.last_used_at,
+        )
         for name in record.sandboxes:
             self._home.sandbox(name).delete()
         (directory / DATES_FILE).unlink(missing_ok=True)

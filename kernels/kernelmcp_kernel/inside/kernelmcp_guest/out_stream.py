@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 from kernelmcp_guest.bridge import bridge, request_id
 
+# Pyodide hands text that is not ASCII over character by character, which takes 40 times its size until the host has it.
+PIECE_CHARS = 64 * 1024
+
 
 class _ByteStream(io.RawIOBase):
     """The `.buffer` of a stream. Bytes that are not UTF-8 are shown as U+FFFD, as in a terminal."""
@@ -46,6 +49,7 @@ class OutStream(io.TextIOBase):
     def write(self, text: str, /) -> int:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # guest code passes what it likes
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        text = str.__str__(text)  # a subclass may have another length, and cut itself otherwise
         self.end_character()
         self._show(text)
         return len(text)
@@ -56,8 +60,8 @@ class OutStream(io.TextIOBase):
             self._show(self._bytes.decoder.decode(b"", final=True))
 
     def _show(self, text: str) -> None:
-        if text:
-            bridge.write_stream(self._stream, text, request_id.get())
+        for start in range(0, len(text), PIECE_CHARS):
+            bridge.write_stream(self._stream, text[start : start + PIECE_CHARS], request_id.get())
 
     def flush(self) -> None:
         bridge.flush_streams()
