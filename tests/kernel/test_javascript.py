@@ -571,6 +571,7 @@ def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> N
         ("const run = async () => { throw Error('x') }; console.log('on')\nvoid run?.()", "Error: x\n"),
         ("console.log('on'); await null\nvoid (async () => { throw Error('x') })()", "Error: x\n"),
         ("run = async () => { throw Error('x') }; [1, 0].length && run?.(); console.log('on')", "Error: x\n"),
+        ("run = async () => { throw Error('x') }; console.log('on'); [1].length && void run()", "Error: x\n"),
         ("console.log('on'); [1]?.forEach(async () => { throw Error('x') })", "Error: x\n"),
         (
             "setTimeout(async () => { throw Error('x') }); console.log('on'); await new Promise(f => setTimeout(f, 5))",
