@@ -176,14 +176,12 @@ class Transcript:
         self._foreign, self._rewritten_bytes = [], self._log.size - since
 
     def _compacted(self, lines: Iterator[bytes]) -> Iterator[bytes]:
-        ended: set[str] = set()
         changes: dict[str, list[Op]] = defaultdict(list)
         kept: list[bytes] = []
         damaged: list[bytes] = []
         for found in lines:
             kind, cell = event.kind_of(found)
             if kind in ("cell", "note") and event.is_whole(found):
-                ended.add(cell)
                 kept.append(found)
             elif kind == "late":
                 changes[cell] += event.ops_of(found)
@@ -191,7 +189,6 @@ class Transcript:
                 kept.append(found)
             elif not kind and line.is_cell(found):
                 kept.append(line.resealed(event.parsed(found)))
-                ended.add(event.kind_of(kept[-1])[1])
             elif found.startswith(EVENT_PREFIX):  # of a later version
                 kept.append(found)
             else:
@@ -200,12 +197,12 @@ class Transcript:
             log.error("a log has damaged lines, they are put aside", file=str(self._log.file), lines=len(damaged))
             with aside_of(self._log.file).open("ab") as out:  # which may have others
                 out.writelines(one + b"\n" for one in damaged)
-        return _merged(kept, ended, changes)
+        return _merged(kept, changes)
 
 
-def _merged(lines: list[bytes], ended: set[str], changes: dict[str, list[Op]]) -> Iterator[bytes]:
+def _merged(lines: list[bytes], changes: dict[str, list[Op]]) -> Iterator[bytes]:
     """The lines without the events of ended and cancelled cells; changes are merged into the lines of their cells."""
-    gone = ended | {cell for kind, cell in map(event.kind_of, lines) if kind == "cancelled"}
+    gone = {cell for kind, cell in map(event.kind_of, lines) if kind in ("cell", "cancelled")}
     for found in lines:
         kind, cell = event.kind_of(found)
         if kind == "cell" and cell in changes:

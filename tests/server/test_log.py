@@ -755,9 +755,10 @@ def test_an_event_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     def steps(session: Session) -> None:
         session.begin(ONE)
         session.end(ONE)
+        added = line.left_out_cell(3, "why") + b"\n" + later
         with session.log.file.open("ab") as stream:
-            stream.write(later)
-        session.log.size += len(later)
+            stream.write(added)
+        session.log.size += len(added)
         rewrite(session)
 
     assert run(tmp_path, steps).log.file.read_bytes().endswith(later)
