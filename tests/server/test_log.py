@@ -810,6 +810,39 @@ def test_a_cell_without_its_outputs_has_its_error_and_no_output_that_is_none(tmp
     assert event.is_whole(line.without_outputs(line.resealed(hostile)))
 
 
+@pytest.mark.parametrize(
+    "twice",
+    [
+        {"metadata": 5},
+        {"cell_type": "x"},
+        {"id": "not an id"},
+        {"metadata": {"kernelmcp": {"execution_id": "not an id"}}},
+        {"metadata": {"kernelmcp": {"left_out": -1}}},
+    ],
+)
+@pytest.mark.parametrize("late", [["late"], []])
+def test_a_line_that_has_a_name_twice_keeps_no_log_from_being_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: dict[str, Any], late: list[str]
+) -> None:
+    monkeypatch.setattr(transcript_module, "MAX_NOTEBOOK_BYTES", 10_000)
+    monkeypatch.setattr(transcript_module, "SHRUNK_BYTES", 10_000)
+
+    def steps(session: Session) -> None:
+        outputs = Outputs()
+        outputs.apply(["text", "stdout", "x" * 20_000])
+        ended = line.to_line(ONE, "code", {}, outputs)
+        unsealed = ended.replace(event.sum_of(ended).encode(), event.NO_SUM.encode(), 1)
+        hostile = event.sealed(unsealed[:-1] + b", " + json.dumps(twice).encode()[1:])
+        session.log.ended(ONE, hostile)
+        for words in late:
+            session.log._write(*event.output(ONE, [["text", "stdout", words]], late=True), b"\n")
+        rewrite(session)
+
+    session = run(tmp_path, steps)
+    assert all(map(event.is_whole, session.lines()))
+    assert session.log.size < 2000
+
+
 def test_a_full_disk_costs_outputs_before_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwritev
 
