@@ -72,7 +72,7 @@ class Transcript:
     def wants_rewrite(self) -> bool:
         """True if the log is to be rewritten: `compact`, then `CellLog.put`."""
         has_grown = self._log.size - self._rewritten_bytes > MAX_NOTEBOOK_BYTES - SHRUNK_BYTES
-        is_too_large = self._log.size > MAX_NOTEBOOK_BYTES and has_grown
+        is_too_large = self._notebook.size > MAX_NOTEBOOK_BYTES or (self._log.size > MAX_NOTEBOOK_BYTES and has_grown)
         return self._log.has_late or self._has_strangers or bool(self._foreign) or is_too_large
 
     def save(self) -> None:
@@ -158,9 +158,9 @@ class Transcript:
         had_strangers, self._has_strangers = self._has_strangers, False
         try:
             new = self._log.rewrite(lambda lines: chain(self._foreign, self._compacted(lines)), upto)
-            is_too_large = new.stat().st_size > MAX_NOTEBOOK_BYTES and _ended_bytes(new) > MAX_NOTEBOOK_BYTES
+            is_too_large = new.stat().st_size > SHRUNK_BYTES and _notebook_bytes(new) > MAX_NOTEBOOK_BYTES
             for again in (_lighter, _fewer):
-                if is_too_large and (excess := _ended_bytes(new) - SHRUNK_BYTES) > 0:
+                if is_too_large and (excess := _notebook_bytes(new) - SHRUNK_BYTES) > 0:
                     lines = list(again(whole_lines(new), excess))
                     new.unlink()
                     new = self._log.rewrite(lambda _, lines=lines: iter(lines), 0)
@@ -211,9 +211,10 @@ def _merged(lines: list[bytes], changes: dict[str, list[Op]]) -> Iterator[bytes]
             yield found
 
 
-def _ended_bytes(file: Path) -> int:
-    """The size of the cells that the notebook has."""
-    return sum(len(found) + 1 for found in whole_lines(file) if event.kind_of(found)[0] in ("cell", "note"))
+def _notebook_bytes(file: Path) -> int:
+    """The size of the notebook of a log."""
+    cells = (found for found in whole_lines(file) if event.kind_of(found)[0] in ("cell", "note"))
+    return sum(map(len, pieces(cells)))
 
 
 def _lighter(lines: Iterator[bytes], excess: int) -> Iterator[bytes]:

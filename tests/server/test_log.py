@@ -749,6 +749,34 @@ def test_displays_beyond_the_limit_are_not_looked_at(tmp_path: Path, monkeypatch
     assert (len(fold.outputs.displays), fold.outputs.dropped_displays, fold.outputs.result) == (1, 2, "3")
 
 
+def test_a_notebook_stays_within_its_limit_after_a_rewriting_just_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcript_module, "MAX_NOTEBOOK_BYTES", 320_000)
+    monkeypatch.setattr(transcript_module, "SHRUNK_BYTES", 240_000)
+    notebook = tmp_path / "notebook.ipynb"
+
+    def steps(session: Session) -> None:
+        transcript = Transcript(notebook, session.log)
+        transcript.save()
+        for number in range(35):
+            cell = f"{number:022}"
+            session.begin(cell).hear(*display({"a/b": "x" * 10_000}))
+            session.end(cell)
+            if number == 29:
+                session.folds[cell].hear(*text("late"))
+                session.log.flush()
+            transcript.save()
+            if transcript.wants_rewrite:
+                session.log.has_late = False
+                transcript.put(transcript.compact(session.log.size), session.log.size)
+                transcript.save()
+            assert not transcript.wants_rewrite
+            assert notebook.stat().st_size <= 320_000
+
+    assert run(tmp_path, steps).log.size > 200_000
+
+
 def test_an_event_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     later = b'{"e": "paused", "c": "' + ONE.encode() + b'"}\n'
 
