@@ -117,11 +117,13 @@ def _noted_in(facts: dict[str, Any]) -> tuple[int, int]:
 def with_changes(line: bytes, ops: list[Op]) -> bytes:
     """An ended cell with what came after its end."""
     code, facts, outputs = from_line(line)
+    cell, (_, execution_id) = event.parsed(line), event.kind_of(line)
     for op in ops:
         outputs.apply(op)
     derived = ("sum", "execution_id", "chars", "displays", "shown", "notes", "dropped", "cut", "noted")
     kept = {name: value for name, value in facts.items() if name not in derived}
-    return to_line(str(facts.get("execution_id")), code, kept, outputs, event.parsed(line).get("id", ""))
+    cell_id = cell["id"] if event.is_id(cell.get("id")) else ""
+    return to_line(execution_id or _id_of(cell, facts), code, kept, outputs, cell_id)
 
 
 def is_cell(line: bytes) -> bool:
@@ -141,7 +143,7 @@ def resealed(cell: dict[str, Any]) -> bytes:
     """The line of a parsed cell, perhaps of an older version or of another program."""
     metadata = as_dict(cell.get("metadata"))
     ours = as_dict(metadata.get("kernelmcp"))
-    if isinstance(left_out := ours.get("left_out"), int):
+    if left_out := _left_out_in(ours):
         first: dict[str, Any] = {"sum": event.NO_SUM, "left_out": left_out}
     else:
         first = {"sum": event.NO_SUM, "execution_id": _id_of(cell, ours)}
@@ -181,8 +183,9 @@ def without_outputs(line: bytes) -> bytes:
     }
     facts.pop("cut", None)
     words = "the outputs of this cell were left out: the notebook had grown too large"
-    cell["outputs"], cell["metadata"]["kernelmcp"] = [note(words), *kept], facts
-    shorter = resealed(cell)
+    # A name that comes twice in the line may have any value the second time.
+    metadata = {**as_dict(cell.get("metadata")), "kernelmcp": facts}
+    shorter = resealed({**cell, "cell_type": "code", "outputs": [note(words), *kept], "metadata": metadata})
     return shorter if len(shorter) < len(line) else line
 
 
@@ -199,8 +202,11 @@ def left_out_cell(count: int, why: str) -> bytes:
 
 def left_out_count(line: bytes) -> int:
     """Number of cells that the line stands for, if it is such a cell; else 0."""
-    found = as_dict(as_dict(event.parsed(line).get("metadata")).get("kernelmcp")).get("left_out")
-    return found if isinstance(found, int) else 0
+    return _left_out_in(as_dict(as_dict(event.parsed(line).get("metadata")).get("kernelmcp")))
+
+
+def _left_out_in(facts: dict[str, Any]) -> int:
+    return found if type(found := facts.get("left_out")) is int and found > 0 else 0
 
 
 def _encoded_outputs(outputs: Outputs) -> tuple[list[bytes], dict[str, Any]]:

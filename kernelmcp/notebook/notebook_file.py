@@ -64,6 +64,11 @@ class NotebookFile:
         return is_complete
 
     @property
+    def size(self) -> int:
+        """In bytes, as we left it."""
+        return 0 if self._stamp is None else self._stamp[2]
+
+    @property
     def is_as_we_left_it(self) -> bool:
         """True if nobody else has written the file since we did."""
         try:

@@ -72,7 +72,7 @@ class Transcript:
     def wants_rewrite(self) -> bool:
         """True if the log is to be rewritten: `compact`, then `CellLog.put`."""
         has_grown = self._log.size - self._rewritten_bytes > MAX_NOTEBOOK_BYTES - SHRUNK_BYTES
-        is_too_large = self._log.size > MAX_NOTEBOOK_BYTES and has_grown
+        is_too_large = self._notebook.size > MAX_NOTEBOOK_BYTES or (self._log.size > MAX_NOTEBOOK_BYTES and has_grown)
         return self._log.has_late or self._has_strangers or bool(self._foreign) or is_too_large
 
     def save(self) -> None:
@@ -158,9 +158,9 @@ class Transcript:
         had_strangers, self._has_strangers = self._has_strangers, False
         try:
             new = self._log.rewrite(lambda lines: chain(self._foreign, self._compacted(lines)), upto)
-            is_too_large = new.stat().st_size > MAX_NOTEBOOK_BYTES and _ended_bytes(new) > MAX_NOTEBOOK_BYTES
+            is_too_large = new.stat().st_size > SHRUNK_BYTES and _notebook_bytes(new) > MAX_NOTEBOOK_BYTES
             for again in (_lighter, _fewer):
-                if is_too_large and (excess := _ended_bytes(new) - SHRUNK_BYTES) > 0:
+                if is_too_large and (excess := _notebook_bytes(new) - SHRUNK_BYTES) > 0:
                     lines = list(again(whole_lines(new), excess))
                     new.unlink()
                     new = self._log.rewrite(lambda _, lines=lines: iter(lines), 0)
@@ -176,14 +176,12 @@ class Transcript:
         self._foreign, self._rewritten_bytes = [], self._log.size - since
 
     def _compacted(self, lines: Iterator[bytes]) -> Iterator[bytes]:
-        ended: set[str] = set()
         changes: dict[str, list[Op]] = defaultdict(list)
         kept: list[bytes] = []
         damaged: list[bytes] = []
         for found in lines:
             kind, cell = event.kind_of(found)
             if kind in ("cell", "note") and event.is_whole(found):
-                ended.add(cell)
                 kept.append(found)
             elif kind == "late":
                 changes[cell] += event.ops_of(found)
@@ -191,7 +189,6 @@ class Transcript:
                 kept.append(found)
             elif not kind and line.is_cell(found):
                 kept.append(line.resealed(event.parsed(found)))
-                ended.add(event.kind_of(kept[-1])[1])
             elif found.startswith(EVENT_PREFIX):  # of a later version
                 kept.append(found)
             else:
@@ -200,12 +197,12 @@ class Transcript:
             log.error("a log has damaged lines, they are put aside", file=str(self._log.file), lines=len(damaged))
             with aside_of(self._log.file).open("ab") as out:  # which may have others
                 out.writelines(one + b"\n" for one in damaged)
-        return _merged(kept, ended, changes)
+        return _merged(kept, changes)
 
 
-def _merged(lines: list[bytes], ended: set[str], changes: dict[str, list[Op]]) -> Iterator[bytes]:
+def _merged(lines: list[bytes], changes: dict[str, list[Op]]) -> Iterator[bytes]:
     """The lines without the events of ended and cancelled cells; changes are merged into the lines of their cells."""
-    gone = ended | {cell for kind, cell in map(event.kind_of, lines) if kind == "cancelled"}
+    gone = {cell for kind, cell in map(event.kind_of, lines) if kind in ("cell", "cancelled")}
     for found in lines:
         kind, cell = event.kind_of(found)
         if kind == "cell" and cell in changes:
@@ -214,9 +211,10 @@ def _merged(lines: list[bytes], ended: set[str], changes: dict[str, list[Op]]) -
             yield found
 
 
-def _ended_bytes(file: Path) -> int:
-    """The size of the cells that the notebook has."""
-    return sum(len(found) + 1 for found in whole_lines(file) if event.kind_of(found)[0] in ("cell", "note"))
+def _notebook_bytes(file: Path) -> int:
+    """The size of the notebook of a log."""
+    cells = (found for found in whole_lines(file) if event.kind_of(found)[0] in ("cell", "note"))
+    return sum(map(len, pieces(cells)))
 
 
 def _lighter(lines: Iterator[bytes], excess: int) -> Iterator[bytes]:

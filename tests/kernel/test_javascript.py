@@ -486,7 +486,15 @@ def test_an_interrupted_file_is_loaded_again(kernel: Kernel, name: str, text: st
     assert js(kernel, f"({load}) === ({load})") == "true"
 
 
-@pytest.mark.parametrize("load", ["await import('./reads.mjs')", "await import('./names.mjs')"])
+@pytest.mark.parametrize(
+    "load",
+    [
+        "await import('./reads.mjs')",
+        "await import('./names.mjs')",
+        "await require('./loads.js').load()",
+        "await (await import('./loads.mjs')).load()",
+    ],
+)
 def test_a_module_that_failed_is_imported_again(kernel: Kernel, load: str) -> None:
     js(kernel, "var { rmSync, writeFileSync } = require('fs'); rmSync('data.txt', { force: true }); 0")
     js(
@@ -495,6 +503,8 @@ def test_a_module_that_failed_is_imported_again(kernel: Kernel, load: str) -> No
     )
     js(kernel, "writeFileSync('reads.mjs', text)")
     js(kernel, """writeFileSync('names.mjs', 'export * from "./reads.mjs"')""")
+    js(kernel, """writeFileSync('loads.js', 'exports.load = () => import("./reads.mjs")')""")
+    js(kernel, """writeFileSync('loads.mjs', 'export const load = () => import("./reads.mjs")')""")
     assert "no such file or directory, open 'data.txt'" in js(kernel, load)
     assert js(kernel, f"writeFileSync('data.txt', 'here'); ({load}).text") == "'here'"
 
@@ -504,6 +514,37 @@ def test_a_module_that_is_imported_again_is_the_same(kernel: Kernel) -> None:
     for code in ("0", "throw 1", "await import('./none.mjs')"):
         js(kernel, code)
         assert js(kernel, "await import('./counts.mjs'); counted") == "1"
+
+
+def test_modules_beside_one_that_failed_stay_the_same(kernel: Kernel) -> None:
+    files = {
+        "registry": "export const registry = new Map()",
+        "good": "import { registry } from './registry.mjs'; registry.set('good', 1)",
+        "good2": "import { registry } from './registry.mjs'; registry.set('good2', 1)",
+        "unreached": "import { registry } from './registry.mjs'; registry.set('unreached', 1)",
+        "throws": "import './registry.mjs'; throw Error('bad')",
+        "bad": "import './throws.mjs'; import './unreached.mjs'",
+    }
+    for name, text in files.items():
+        js(kernel, f"require('fs').writeFileSync('{name}.mjs', {text!r})")
+    load = "for (const name of ['bad', 'good', 'good2']) try { await import(`./${name}.mjs`) } catch {}"
+    assert js(kernel, f"import {{ registry }} from './registry.mjs'; {load}; [...registry.keys()].join()") == (
+        "'good,good2'"
+    )
+    assert js(kernel, "(await import('./registry.mjs')).registry === registry") == "true"
+
+
+def test_a_module_that_loads_over_the_end_of_a_cell_is_loaded_once(kernel: Kernel) -> None:
+    text = "await new Promise((done) => (globalThis.open = done)); export const n = 1"
+    js(kernel, f"require('fs').writeFileSync('gate.mjs', '{text}')")
+    js(kernel, "var first = import('./gate.mjs')")
+    assert js(kernel, "open(); (await first) === await import('./gate.mjs')") == "true"
+
+
+def test_a_module_that_never_comes_is_imported_again(new_world: Kernel) -> None:
+    js(new_world, "var come = false; require('fs').writeFileSync('comes.mjs', 'if (!come) await new Promise(() => 0)')")
+    assert "never comes" in js(new_world, "await import('./comes.mjs')")
+    assert js(new_world, "come = true; Object.keys(await import('./comes.mjs'))") == "[]"
 
 
 def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> None:
@@ -530,6 +571,7 @@ def test_what_timers_put_out_after_their_cell_is_its_output(kernel: Kernel) -> N
         ("const run = async () => { throw Error('x') }; console.log('on')\nvoid run?.()", "Error: x\n"),
         ("console.log('on'); await null\nvoid (async () => { throw Error('x') })()", "Error: x\n"),
         ("run = async () => { throw Error('x') }; [1, 0].length && run?.(); console.log('on')", "Error: x\n"),
+        ("run = async () => { throw Error('x') }; console.log('on'); [1].length && void run()", "Error: x\n"),
         ("console.log('on'); [1]?.forEach(async () => { throw Error('x') })", "Error: x\n"),
         (
             "setTimeout(async () => { throw Error('x') }); console.log('on'); await new Promise(f => setTimeout(f, 5))",

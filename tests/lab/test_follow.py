@@ -617,6 +617,53 @@ def test_cells_of_a_long_log_that_the_notebook_has_no_room_for_are_never_written
     session.follow(all_of_it)
 
 
+def test_a_cell_that_was_shown_as_running_ends_however_many_end_after_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_module, "MAX_CELLS", 2)
+
+    async def runs(session: Session) -> None:
+        session.begin("running", stream("output"))
+        await session.becomes(running="output")
+
+    def steps() -> None:
+        session.hear("running", stream(" more"))
+        session.end("running")
+        for name in ("two", "three", "four"):
+            session.execute(name)
+
+    async def has_ended(session: Session) -> None:
+        await session.becomes(running="output more", three="three", four="four")
+
+    session.follow(runs)
+    session.away(steps)
+    session.follow(has_ended)
+    assert "running" not in session.cell("running")["metadata"]["kernelmcp"]
+
+
+def test_a_persons_cell_has_ended_however_many_end_after_it(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow_module, "MAX_CELLS", 2)
+    mine = {"cell_type": "code", "id": "c1", "source": "", "outputs": [], "metadata": {}, "execution_count": None}
+    session.notebook.set({"cells": [mine], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+    [ycell] = session.notebook.ycells
+    session.persons.add("browser")
+    session.persons.sent("one", "c1")
+    ycell["execution_state"] = "running"
+
+    async def steps(session: Session) -> None:
+        session.begin("one", stream("mine"), by="person", client="browser")
+        session.log.flush()
+        await session.until(lambda: "busy" in session.states)
+        session.end("one", by="person", client="browser")
+        for name in ("two", "three", "four"):
+            session.execute(name)
+        await session.becomes(three="three", four="four")
+        await session.until(lambda: session.states[-1] == "idle")
+
+    session.follow(steps)
+    assert (text_of(session.notebook.get()["cells"][0]["outputs"][0]), ycell["execution_state"]) == ("mine", "idle")
+
+
 def test_a_log_of_an_older_version_is_shown(session: Session) -> None:
     session.append(session.old_line("one"), session.old_line("two"))
     old = json.loads(session.old_line("mine"))

@@ -749,15 +749,44 @@ def test_displays_beyond_the_limit_are_not_looked_at(tmp_path: Path, monkeypatch
     assert (len(fold.outputs.displays), fold.outputs.dropped_displays, fold.outputs.result) == (1, 2, "3")
 
 
+def test_a_notebook_stays_within_its_limit_after_a_rewriting_just_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcript_module, "MAX_NOTEBOOK_BYTES", 320_000)
+    monkeypatch.setattr(transcript_module, "SHRUNK_BYTES", 240_000)
+    notebook = tmp_path / "notebook.ipynb"
+
+    def steps(session: Session) -> None:
+        transcript = Transcript(notebook, session.log)
+        transcript.save()
+        for number in range(35):
+            cell = f"{number:022}"
+            session.begin(cell).hear(*display({"a/b": "x" * 10_000}))
+            session.end(cell)
+            if number == 29:
+                session.folds[cell].hear(*text("late"))
+                session.log.flush()
+            transcript.save()
+            if transcript.wants_rewrite:
+                session.log.has_late = False
+                transcript.put(transcript.compact(session.log.size), session.log.size)
+                transcript.save()
+            assert not transcript.wants_rewrite
+            assert notebook.stat().st_size <= 320_000
+
+    assert run(tmp_path, steps).log.size > 200_000
+
+
 def test_an_event_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     later = b'{"e": "paused", "c": "' + ONE.encode() + b'"}\n'
 
     def steps(session: Session) -> None:
         session.begin(ONE)
         session.end(ONE)
+        added = line.left_out_cell(3, "why") + b"\n" + later
         with session.log.file.open("ab") as stream:
-            stream.write(later)
-        session.log.size += len(later)
+            stream.write(added)
+        session.log.size += len(added)
         rewrite(session)
 
     assert run(tmp_path, steps).log.file.read_bytes().endswith(later)
@@ -807,6 +836,39 @@ def test_a_cell_without_its_outputs_has_its_error_and_no_output_that_is_none(tmp
     hostile = json.loads(ended)
     hostile["metadata"]["kernelmcp"] |= {"dropped": "x", "noted": {}, "notes": 7, "shown": [], "cut": None}
     assert event.is_whole(line.without_outputs(line.resealed(hostile)))
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        {"metadata": 5},
+        {"cell_type": "x"},
+        {"id": "not an id"},
+        {"metadata": {"kernelmcp": {"execution_id": "not an id"}}},
+        {"metadata": {"kernelmcp": {"left_out": -1}}},
+    ],
+)
+@pytest.mark.parametrize("late", [["late"], []])
+def test_a_line_that_has_a_name_twice_keeps_no_log_from_being_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: dict[str, Any], late: list[str]
+) -> None:
+    monkeypatch.setattr(transcript_module, "MAX_NOTEBOOK_BYTES", 10_000)
+    monkeypatch.setattr(transcript_module, "SHRUNK_BYTES", 10_000)
+
+    def steps(session: Session) -> None:
+        outputs = Outputs()
+        outputs.apply(["text", "stdout", "x" * 20_000])
+        ended = line.to_line(ONE, "code", {}, outputs)
+        unsealed = ended.replace(event.sum_of(ended).encode(), event.NO_SUM.encode(), 1)
+        hostile = event.sealed(unsealed[:-1] + b", " + json.dumps(twice).encode()[1:])
+        session.log.ended(ONE, hostile)
+        for words in late:
+            session.log._write(*event.output(ONE, [["text", "stdout", words]], late=True), b"\n")
+        rewrite(session)
+
+    session = run(tmp_path, steps)
+    assert all(map(event.is_whole, session.lines()))
+    assert session.log.size < 2000
 
 
 def test_a_full_disk_costs_outputs_before_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

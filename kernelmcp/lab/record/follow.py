@@ -15,7 +15,7 @@ from kernelmcp.cells.lookup import LOG
 from kernelmcp.cells.tail import Entry, Tail
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.persons import Persons
-from kernelmcp.lab.record.cell_record import MAX_CELLS, Record
+from kernelmcp.lab.record.cell_record import MAX_CELLS, Record, cell_id
 from kernelmcp.lab.record.outputs import tame_line
 from kernelmcp.output.sanitize import as_list
 
@@ -83,7 +83,12 @@ class Follower:
 
     async def _write(self, entries: list[Entry]) -> None:
         """Write what the notebook lacks, each ended cell before the cells that followed it."""
-        entries = _newest(entries)
+        if self._tail.is_anew:
+            self._ended.clear()
+            self._running.clear()
+        for entry in entries:
+            self._note(entry)
+        entries = self._newest(entries)
         after = _successors(entries, self._record.knows)
         wanted = self._wanted(entries)
         for at in range(0, len(wanted), LINES_AT_ONCE):
@@ -120,14 +125,17 @@ class Follower:
 
     # -- what to write ------------------------------------------------------------------------------------------
 
+    def _newest(self, entries: list[Entry]) -> list[Entry]:
+        """Without the ended cells that the notebook has no room for, and their events."""
+        ended = dict.fromkeys(entry.cell for entry in entries if entry.kind == "cell")
+        old = list(ended)[:-MAX_CELLS]
+        shown = self._record.unfinished
+        gone = {cell for cell in old if cell not in self._left and cell_id(cell) not in shown}
+        return [entry for entry in entries if entry.cell not in gone] if gone else entries
+
     def _wanted(self, entries: list[Entry]) -> list[Entry]:
         """The lines that the notebook lacks, and that no browser writes."""
         is_anew = self._tail.is_anew
-        if is_anew:
-            self._ended.clear()
-            self._running.clear()
-        for entry in entries:
-            self._note(entry)
         left = [entry for entry in entries if entry.kind == "cell" and entry.cell in self._left]
         entries = [entry for entry in entries if entry.cell not in self._of_browsers]
         ends = {entry.cell: entry for entry in entries if entry.kind == "cell"}
@@ -168,15 +176,6 @@ class Follower:
             self._of_browsers.add(entry.cell)
             if entry.kind == "cell" and (left := self._persons.ended(entry.cell, str(client))) is not None:
                 self._left[entry.cell] = left
-
-
-def _newest(entries: list[Entry]) -> list[Entry]:
-    """Without the ended cells that the notebook has no room for, and their events."""
-    ended = dict.fromkeys(entry.cell for entry in entries if entry.kind == "cell")
-    if len(ended) <= MAX_CELLS:
-        return entries
-    newest = set(list(ended)[-MAX_CELLS:])
-    return [entry for entry in entries if entry.cell in newest or entry.cell not in ended]
 
 
 def _successors(entries: list[Entry], is_there: Callable[[str], bool]) -> dict[str, str]:

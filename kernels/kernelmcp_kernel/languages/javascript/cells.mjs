@@ -181,24 +181,24 @@ function functionsOf(statements, code) {
 /** A call whose promise nobody gets: an error of it is to be told. @param {Node} statement @param {Edits} edits
  * @param {boolean} isResult */
 function watch({ type, expression }, edits, isResult) {
-  const call = type === "ExpressionStatement" && lastCall(expression);
+  const { call, isVoid } = (type === "ExpressionStatement" && lastCall(expression)) || {};
   if (!call) return;
   const { callee, arguments: given } = call;
   const isForEach = callee.property?.name === "forEach" && given[0]?.async;
-  if (isResult && !isForEach && expression.type !== "UnaryExpression") return;
+  if (isResult && !isForEach && !isVoid) return;
   const { start, end } = isForEach ? given[0] : call;
   edits.insert(start, isForEach ? "watchedFunction$(" : "watched$(");
   edits.insert(end, ")");
 }
 
-/** The call that gives an expression's value: of `q?.run()`, `isReady && run()`, `void run()`.
- * @param {Node} expression @returns {Node | undefined} */
-function lastCall(expression) {
+/** The call that gives an expression's value, or that a `void` makes nothing of: of `q?.run()`, `isReady && run()`, `void run()`.
+ * @param {Node} expression @param {boolean} [isVoid] @returns {{call: Node, isVoid: boolean} | undefined} */
+function lastCall(expression, isVoid = false) {
   const { type, operator, argument, right } = expression;
-  if (type === "ChainExpression") return lastCall(expression.expression);
-  if (type === "LogicalExpression") return lastCall(right);
-  if (type === "UnaryExpression" && operator === "void") return lastCall(argument);
-  return type === "CallExpression" ? expression : undefined;
+  if (type === "ChainExpression") return lastCall(expression.expression, isVoid);
+  if (type === "LogicalExpression") return lastCall(right, isVoid);
+  if (type === "UnaryExpression" && operator === "void") return lastCall(argument, true);
+  return type === "CallExpression" ? { call: expression, isVoid } : undefined;
 }
 
 /** As many lines and columns of nothing. @param {string} code */

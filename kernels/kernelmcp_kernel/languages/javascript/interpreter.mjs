@@ -43,7 +43,10 @@ export class Interpreter {
     } catch (error) {
       const fault = this.#describe(error);
       // What goes on and on would do so in the next cell, before it begins.
-      if (this.isEnding) this.realm.runJobs();
+      if (this.isEnding) {
+        this.realm.runJobs();
+        this.realm.engine.granted(() => this.tell("giveUp"));
+      }
       if (!silent) send("error", fault);
       return { status: "error", execution_count: count, ...fault };
     } finally {
@@ -88,6 +91,7 @@ export class Interpreter {
   endBackground() {
     this.services.stopTimers();
     this.tell("stopAll");
+    this.tell("giveUp");
   }
 
   /** Call what nobody waits for. A cell that has broken it has done so for itself. @param {string} name @param {string[]} values */
@@ -164,7 +168,10 @@ export class Interpreter {
         if (this.isEnding) throw new Thrown({ name: "KeyboardInterrupt", message: "", stack: "" });
         const found = this.realm.settled(value);
         if (found !== undefined) return found;
-        if (this.isIdle()) throw new Thrown({ name: "Error", message: NEVER, stack: "" });
+        if (this.isIdle()) {
+          this.tell("giveUp");
+          throw new Thrown({ name: "Error", message: NEVER, stack: "" });
+        }
         await new Promise((resolve) => (this.wake = () => resolve(undefined)));
         this.wake = undefined;
       }

@@ -1,7 +1,7 @@
 // What the host calls.
 (host, world) => {
   "use strict";
-  const { define, forgetInterrupted, inspect, moduleName, modules, timers } = world;
+  const { define, forgetInterrupted, giveUp, inspect, moduleName, modules, timers } = world;
 
   const MAX_CHARS = 100_000;
   const { random } = Math;
@@ -51,6 +51,7 @@
       watched(timer.callback(...timer.values));
     },
     begin: forgetInterrupted,
+    giveUp,
     stopAll: () => timers.clear(),
     random,
     // In place of those that were given last. A session that continues has what its cells have made of them.

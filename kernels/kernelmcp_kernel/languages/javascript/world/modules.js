@@ -109,7 +109,7 @@
   const renew = () => {
     if ([...stamps].every(([file, stamp]) => stampOf(file) === stamp)) return;
     for (const file in cached) delete cached[file];
-    stamps.clear();
+    for (const one of [stamps, names, imports, roots]) one.clear();
     version += 1;
   };
   const isBuiltIn = (name) => modules[String(name).replace(/^node:/, "")] !== undefined;
@@ -144,27 +144,56 @@
   // What is not loaded when a cell begins was interrupted.
   world.forgetInterrupted = () => {
     for (const file in cached) if (cached[file]?.loaded === false) delete cached[file];
-    if (imported.size) version += 1;
-    imported.clear();
   };
   // QuickJS keeps what it has loaded, or what has failed, under this name.
+  const names = new Map(); // of files
+  const imports = new Map(); // what each of these names itself
+  const linking = new Set(); // those that name it now
+  const roots = new Set(); // what `import()` was called with, unless it has failed
+  const underWay = new Set(); // of these
   world.moduleName = (file, from) => {
     if (!file.startsWith("/")) return file;
     if (!from.startsWith("/")) renew();
     stamp(file);
-    const name = version ? `${file}?${version}` : file;
-    if (!from.startsWith("/")) void follow(name, file);
+    if (!names.has(file)) names.set(file, version ? `${file}?${version}` : file);
+    const name = names.get(file);
+    if (linking.has(from)) imports.get(from)?.add(name);
+    else void follow(name);
+    if (!imports.has(name)) void link(name);
     return name;
   };
-  const imported = new Set(); // by a cell, and not evaluated yet
-  const follow = async (name, file) => {
-    imported.add(name);
+  const link = async (name) => {
+    imports.set(name, new Set());
+    linking.add(name);
+    await undefined; // QuickJS asks for all at once, before anything runs
+    linking.delete(name);
+  };
+  const follow = async (name) => {
+    roots.add(name);
+    underWay.add(name);
     try {
       await import(name); // realm.mjs does not ask for another name
     } catch {
-      if (stampOf(file)) version += 1;
+      forget([name]);
     }
-    imported.delete(name);
+    underWay.delete(name);
+  };
+  // What only these have loaded is loaded anew.
+  const forget = (failed) => {
+    for (const name of failed) roots.delete(name);
+    const kept = new Set(roots);
+    for (const name of kept) for (const one of imports.get(name) ?? []) kept.add(one);
+    for (const [file, name] of names) {
+      if (kept.has(name)) continue;
+      names.delete(file);
+      imports.delete(name);
+    }
+    version += 1;
+  };
+  // What is under way does not come to its end any more.
+  world.giveUp = () => {
+    forget(underWay);
+    underWay.clear();
   };
   define("process", {
     argv: ["node"],
