@@ -108,7 +108,7 @@ class AuthSection(Section):
     """Bearer tokens, each under the name of its holder, who is the principal `token:NAME`."""
     tokens_file: UserPath | None = None
     """A TOML file of `name = "token"` lines. It is read again when it changes: a new token works at once, a deleted one
-    stops working, and streams that it opened end with their next event."""
+    stops working, and streams that it opened (GET, subscriptions) end with their next event."""
     issuer: str | None = None
     """The OAuth 2.1 authorization server, exactly as in the `iss` of its tokens. With it, its JWTs are accepted."""
     audience: str | None = None

@@ -334,11 +334,10 @@ class Execution:
     def finish_unstarted(self, error: GuestError | None = None) -> None:
         """It never ran: it was cancelled while it waited, or no kernel could start."""
         if error is None:
-            self.finish(
-                "interrupted",
-                GuestError("Cancelled", "The execution was cancelled before it began.", ""),
-                state_lost=False,
-            )
+            why = "The server ended before the execution began. Run it again."
+            if not self.interrupted_by_end:
+                why = "The execution was cancelled before it began."
+            self.finish("interrupted", GuestError("Cancelled", why, ""), state_lost=False)
         else:
             self.finish("dead", error, state_lost=False)
 

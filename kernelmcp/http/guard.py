@@ -297,15 +297,18 @@ def _address(scope: Scope) -> str:
 
 
 def _bounded(send: Send) -> Send:
-    """Send in pieces: uvicorn waits for each piece to leave before it takes the next, but not for the last."""
+    """Send in pieces: uvicorn waits for each piece to leave before it takes the next, but not for the last. Between the
+    pieces of one message comes no other: sse-starlette pings from a task of its own."""
+    whole = anyio.Lock()
 
     async def bounded(message: Message) -> None:
         body: bytes = message.get("body", b"")
-        for start in range(0, max(len(body), 1), SEND_BYTES):
-            end = start + SEND_BYTES
-            more = end < len(body) or message.get("more_body", False)
-            with anyio.fail_after(SEND_SECONDS):
-                await send({**message, "body": body[start:end], "more_body": more} if body else message)
+        async with whole:
+            for start in range(0, max(len(body), 1), SEND_BYTES):
+                end = start + SEND_BYTES
+                more = end < len(body) or message.get("more_body", False)
+                with anyio.fail_after(SEND_SECONDS):
+                    await send({**message, "body": body[start:end], "more_body": more} if body else message)
 
     return bounded
 

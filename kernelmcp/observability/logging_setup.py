@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from pydantic import ValidationError
 
 from kernelmcp.config.models import LoggingSection
 from kernelmcp.config.settings import Settings
@@ -89,6 +90,18 @@ def _bounded(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mut
     return {key: _cut(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
+def _without_input(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The text of a validation error has what a client has sent: code, or what its user has answered."""
+    given: Any = event.get("exc_info")
+    error: Any = given[1] if isinstance(given, tuple) else sys.exc_info()[1] if given is True else given
+    while isinstance(error, BaseException):
+        if isinstance(error, ValidationError):
+            kinds = ", ".join(sorted({each["type"] for each in error.errors(include_input=False)}))
+            return {**event, "exc_info": None, "error": f"invalid {error.title}: {kinds}"}
+        error = error.__cause__ or error.__context__
+    return event
+
+
 def _cut(text: str) -> str:
     left_out = len(text) - MAX_TEXT_CHARS
     return text if left_out <= 0 else f"{text[:MAX_TEXT_CHARS]} [{left_out:,} more characters]"
@@ -114,4 +127,4 @@ def _last(section: LoggingSection) -> list[Any]:
         # The default shows local variables when `rich` is installed.
         plain = structlog.dev.plain_traceback
         render = [_on_one_line, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
-    return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, _bounded, *render]
+    return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, _without_input, _bounded, *render]

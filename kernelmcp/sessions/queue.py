@@ -432,7 +432,8 @@ class ExecutionQueue:
         """Interrupt the running execution, and cancel the waiting ones, because the server ends."""
         self._is_ending = True
         for execution in self.unfinished:
-            execution.interrupted_by_end = self.interrupt(execution)
+            execution.interrupted_by_end = execution.interruption is None  # a waiting one ends at once
+            execution.interrupted_by_end &= self.interrupt(execution)
 
     def cancel(self, executions: list[Execution], *, files_deleted: bool = False) -> None:
         """Cancel those of these that wait, and mark the running one as interrupted: its kernel is about to end, and

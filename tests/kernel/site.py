@@ -90,7 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
         """The secret, in all the places where a server could show it again."""
         secret = self.headers["x-secret"]
         encoded = base64.b64encode(secret.encode()).decode()
-        self.answer(f"{secret} {encoded}".encode(), 200, f"OK {secret}", X_Echo=secret, Link=f"<https://x/?k={secret}>")
+        reason = f"OK {secret}" if not secret.isascii() else f"OK {secret} {secret[:4]}\x80{secret[4:]}"
+        self.answer(f"{secret} {encoded}".encode(), 200, reason, X_Echo=secret, Link=f"<https://x/?k={secret}>")
 
     def page_gzip(self, query: dict[str, list[str]]) -> None:
         self.answer(_gzip(b"unpacked", 1), Content_Encoding="gzip")

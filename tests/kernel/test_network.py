@@ -374,7 +374,7 @@ def test_a_secret_that_the_server_sends_back_is_blotted_out(
     found = answer(with_secret(site), site.url("/reflect"))
     shown = json.dumps(found) + body(found).decode()
     assert site.arrived[-1].header("x-secret") == [secret]
-    assert shown.count("[redacted]") == 5
+    assert shown.count("[redacted]") == (6 if secret.isascii() else 5)
     assert SECRET not in shown
     assert base64.b64encode(secret.encode()).decode() not in shown
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import structlog
+from mcp_types import jsonrpc_message_adapter
+from pydantic import ValidationError
 
 from kernelmcp.config.load import load
 from kernelmcp.config.models import Config, Values
@@ -33,6 +35,20 @@ def test_no_text_of_a_client_is_a_line_of_its_own(log_file: Path) -> None:
     assert len(lines) == 3
     assert all(line.isprintable() for line in lines)
     assert all("all is well" in line for line in lines[:2])
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_what_a_client_has_sent_is_in_no_validation_error(log_file: Path, style: str) -> None:
+    configure(Settings(Values(config=Config.model_validate({"logging": {"file": log_file, "format": style}}))))
+    try:
+        try:
+            jsonrpc_message_adapter.validate_json('{"jsonrpc": "2.0", "id": 3, "result": "my secret"}')
+        except ValidationError as error:
+            raise ValueError("as mcp") from error
+    except ValueError:
+        logging.getLogger("mcp.server.sse").exception("Failed to parse message")
+    assert "Failed to parse message" in log_file.read_text("utf-8")
+    assert "my secret" not in log_file.read_text("utf-8")
 
 
 @pytest.mark.parametrize("style", ["console", "json"])

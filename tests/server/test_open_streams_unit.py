@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 import anyio
+import anyio.lowlevel
 import pytest
 from pydantic import SecretStr
 from starlette.types import Message, Receive, Scope, Send
 
 from kernelmcp.config.load import load
+from kernelmcp.http import guard
 from kernelmcp.http.guard import Gate, Guard
 from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.http.tokens import Authenticator
@@ -90,3 +92,18 @@ async def test_an_open_stream_is_ended_properly_with_the_server() -> None:
             await anyio.wait_all_tasks_blocked()
     assert [message.get("body") for message in stream.received] == [None, b"data: 1\n\n", b""]
     assert not stream.received[-1].get("more_body", False)
+
+
+@pytest.mark.anyio
+async def test_nothing_comes_between_the_pieces_of_an_event() -> None:
+    sent: list[bytes] = []
+
+    async def slowly(message: Message) -> None:
+        sent.append(message["body"][:1])
+        await anyio.lowlevel.checkpoint()
+
+    send = vars(guard)["_bounded"](slowly)
+    async with anyio.create_task_group() as tasks:
+        for body in (b"d" * 3 * guard.SEND_BYTES, b": ping"):
+            tasks.start_soon(send, {"type": "http.response.body", "body": body, "more_body": True})
+    assert sent == [b"d", b"d", b"d", b":"]

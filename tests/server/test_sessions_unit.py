@@ -117,10 +117,12 @@ async def test_a_reset_that_fails_leaves_the_cells_as_they_are(one: Opened) -> N
 
 async def test_a_cell_that_the_end_of_the_server_interrupts_says_so_and_not_that_it_was_cancelled(one: Opened) -> None:
     _, _, session = one
-    running = session.submit(LONG)
+    running, waiting = session.submit(LONG), session.submit("1")
     await settled()
     session.queue.end()
     await running.done.wait()
+    assert waiting.outputs.error is not None
+    assert waiting.outputs.error.value == "The server ended before the execution began. Run it again."
     told = (await to_result(running, 8_000, None)).content[0]
     assert isinstance(told, TextContent)
     assert (

@@ -51,6 +51,8 @@ MARKDOWN = {
     r"a\b $x $$": r"<p>a\b $x $$</p>",
     "| a | b |\n|---|---|\n| $x$ | 2 |": None,
 }
+# sympy's, and others of many operators: KaTeX takes several expansions for each.
+MANY = [r"\operatorname{atan}{x}" * 40, r"\int f\, dx" * 60, r"a \ne b" * 60, r"\dots" * 60, r"\le" * 90]
 LATEX = {
     r"$\displaystyle x^{2} < 1$ <b>": r"{\displaystyle x^{2} &lt; 1} &lt;b&gt;",
     r"$$\int_0^1 x$$": r"{{\int_0^1 x}}",
@@ -66,6 +68,10 @@ def test_markdown_is_what_jupyter_makes_of_it() -> None:
 
 def test_formulas_of_latex_are_found_and_all_else_is_text() -> None:
     assert formatted(*LATEX, kind="text/latex") == list(LATEX.values())
+
+
+def test_formulas_may_have_many_operators() -> None:
+    assert [found for found in formatted(*(f"${each}$" for each in MANY)) if "katex-error" in found] == []
 
 
 @pytest.mark.parametrize("kind", ["text/markdown", "text/latex"])

@@ -45,6 +45,7 @@ def notes(view: View) -> list[str]:
         found += tool_call_fields.notes(execution)
     elif execution.interruption and execution.status == "ok":
         why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
+        why = "end of the server came" if execution.interrupted_by_end else why
         found.append(f"[The {why} as the cell ended, or the cell caught the interrupt: it is complete.]")
     elif execution.error is not None and execution.error.name == STOPPED:
         pass  # its error says what is known

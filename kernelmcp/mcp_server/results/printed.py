@@ -12,7 +12,8 @@ _BLANK = rf"(?:{ANSI.pattern}|[^\w!-~])"
 _ANY = rf"{_BLANK}{{0,9}}+"
 # The beginnings of the notes; a test checks every note in these modules against it.
 _BEGINNINGS = (
-    r"(?:The (?:execution|cell|kernel|process of|server|session|files of|time limit|cancel|Markdown fences)\b"
+    r"(?:The (?:execution|cell|kernel|process of|server|session|files of|time limit|cancel|end of)\b"
+    r"|The Markdown fences\b"
     r"|All variables\b|All definitions of\b|This (?:ran in|is the new|continues)\b|Your earlier session\b"
     r"|It waits for\b|Lost since\b|(?:create|restore)_session\(|A (?:person (?:ran|runs)|picture of)\b"
     r"|Pictures that\b|Code sees\b"

@@ -82,13 +82,15 @@ class Calls:
             raise HostCallError(f"{request.url.authority} encoded its answer in a way that was not asked for")
         redact = self._credentials.redact
         pairs = [(redact(name), redact(value)) for name, value in response.headers]
-        return Response(response.status, redact(response.reason), pairs, redact(response.body))
+        # Other bytes are part of a value, or hide one.
+        reason = bytes(byte for byte in redact(response.reason) if 0x20 <= byte <= 0x7E)
+        return Response(response.status, redact(reason), pairs, redact(response.body))
 
 
 def _as_json(response: Response, url: Url, redirected: bool) -> dict[str, Any]:
     return {
         "status": response.status,
-        "reason": "".join(char for char in response.reason.decode("latin-1") if " " <= char <= "~"),
+        "reason": response.reason.decode("ascii"),
         "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in response.headers],
         "body": base64.b64encode(response.body).decode("ascii"),
         "url": str(url),

@@ -10,7 +10,9 @@
   ].join("|");
   const INLINE = [String.raw`\$(?![\s$])((?:[^$\\\n]|\\[^\n]){1,4999})(?<!\s)\$(?!\d)`, String.raw`\\\\?\(([^]{1,4999}?)\\\\?\)`].join("|");
   const MATH = `${DISPLAYED}|${INLINE}`;
-  const options = { output: "mathml", throwOnError: false, strict: "ignore", maxSize: 30, maxExpand: 50 };
+  const options = { output: "mathml", throwOnError: false, strict: "ignore", maxSize: 30 };
+  // One that defines macros can make gigabytes of them; others need a few for each operator.
+  const DEFINES = /\\(?:[egx]?def|(?:re)?newcommand|providecommand|let|futurelet)(?![a-zA-Z])/;
   // Of all formulas of a text: they can define macros, so a short one can be gigabytes.
   const MAX_HTML_CHARS = 2_000_000;
   let room = 0;
@@ -18,7 +20,8 @@
   /** @param {RegExpMatchArray} found */
   const formula = ([, dollars, brackets, environment, , inline, round]) => {
     const displayMode = inline === undefined && round === undefined;
-    const html = katex.renderToString(dollars ?? brackets ?? environment ?? inline ?? round ?? "", { ...options, displayMode });
+    const text = dollars ?? brackets ?? environment ?? inline ?? round ?? "";
+    const html = katex.renderToString(text, { ...options, displayMode, maxExpand: DEFINES.test(text) ? 50 : 2000 });
     if ((room -= html.length) < 0) throw new Error("the formulas are too large");
     return html;
   };
