@@ -11,7 +11,7 @@ import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from pydantic import ValidationError
@@ -92,14 +92,21 @@ def _bounded(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mut
 
 def _without_input(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """The text of a validation error has what a client has sent: code, or what its user has answered."""
-    given: Any = event.get("exc_info")
-    error: Any = given[1] if isinstance(given, tuple) else sys.exc_info()[1] if given is True else given
-    while isinstance(error, BaseException):
+    error = _raised(event.get("exc_info"))
+    while error is not None:
         if isinstance(error, ValidationError):
             kinds = ", ".join(sorted({each["type"] for each in error.errors(include_input=False)}))
             return {**event, "exc_info": None, "error": f"invalid {error.title}: {kinds}"}
         error = error.__cause__ or error.__context__
     return event
+
+
+def _raised(given: Any) -> BaseException | None:
+    """As structlog takes it: True, an exception, or what `sys.exc_info` returns."""
+    found = sys.exc_info()[1] if given is True else given
+    if isinstance(found, tuple):
+        found = cast("tuple[Any, ...]", found)[1]
+    return found if isinstance(found, BaseException) else None
 
 
 def _cut(text: str) -> str:
