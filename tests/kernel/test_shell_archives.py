@@ -254,3 +254,12 @@ def test_gunzip_of_what_is_damaged_costs_no_file_that_is_there(guest: ShellGuest
     for name, content in packed.items():
         assert (case / name).read_bytes() == content
         assert (case / name.removesuffix(".gz")).read_bytes() == b"good"
+
+
+def test_gunzip_of_an_empty_file_keeps_it(guest: ShellGuest) -> None:
+    case = guest.workspace / "case"
+    (case / "none.gz").write_bytes(b"")
+    (case / "nothing.gz").write_bytes(gzip.compress(b""))
+    found = guest.apart("gunzip none.gz nothing.gz", cwd="/workspace/case")
+    assert (found.exit_code, "none.gz" in found.stderr, "unexpected end of file" in found.stderr) == (1, True, True)
+    assert [path.name for path in sorted(case.glob("no*"))] == ["none.gz", "nothing"]

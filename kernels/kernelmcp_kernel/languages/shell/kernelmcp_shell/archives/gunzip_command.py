@@ -49,6 +49,8 @@ def _unpack(files: Files, path: str, flags: set[str]) -> None:
         raise CommandFailed(1, "already exists without .gz: -f replaces it")
     try:
         packed = files.read(path)
+        if not packed:
+            raise EOFError("unexpected end of file")
         try:
             written(files, target, cast("IO[bytes]", gzip.GzipFile(fileobj=io.BytesIO(packed))))
         except BaseException:
