@@ -104,9 +104,9 @@ class Tokens:
 
         def count(text: str) -> str:
             nonlocal found
-            for token in _TOKEN.findall(text):
-                if (value := self._value_of.get(token)) is not None:
-                    found += len(value.encode("utf-8", "surrogatepass")) - len(token)
+            for token in _in_pieces(_TOKEN, text):
+                if (value := self._value_of.get(token[0])) is not None:
+                    found += len(value.encode("utf-8", "surrogatepass")) - len(token[0])
             return text
 
         if self._value_of:
@@ -132,7 +132,11 @@ class Tokens:
         return text
 
     def _reveal_in(self, text: str) -> str:
-        return _TOKEN.sub(lambda found: self._value_of.get(found[0], found[0]), text)
+        pieces, done = list[str](), 0
+        for found in _in_pieces(_TOKEN, text):
+            pieces += text[done : found.start()], self._value_of.get(found[0], found[0])
+            done = found.end()
+        return "".join([*pieces, text[done:]])
 
     def _token(self, kind: PersonalKind, value: str) -> str:
         if not _is_one(kind, value):
@@ -150,24 +154,32 @@ class Tokens:
 def _found(kind: PersonalKind, text: str) -> Iterator[tuple[int, int]]:
     """Where something of this kind begins, and where it ends."""
     done = 0
+    for found in _in_pieces(_PATTERNS[kind], text):
+        start = found.start()
+        if kind == "email":
+            name = _NAME.search(text, max(done, start - _MAX_NAME), start)
+            if name is None:
+                continue
+            start = name.start()
+        yield start, (done := found.end())
+
+
+def _in_pieces(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """The matches of `finditer`."""
+    done = 0
     for piece in range(0, len(text), _PIECE):
-        for found in _PATTERNS[kind].finditer(text, max(done, piece), piece + _PIECE + _MAX_FOUND):
+        for found in pattern.finditer(text, max(done, piece), piece + _PIECE + _MAX_FOUND):
             if found.start() >= piece + _PIECE:
                 break  # the next piece has all of it
-            start = found.start()
-            if kind == "email":
-                name = _NAME.search(text, max(done, start - _MAX_NAME), start)
-                if name is None:
-                    continue
-                start = name.start()
-            yield start, (done := found.end())
+            yield found
+            done = found.end()
 
 
 def _plain(text: str) -> tuple[str, Callable[[int], int]]:
     """The normalized text, and a function that maps its positions to those of the original."""
     left_out: list[int] = []
     pieces, length, done = list[str](), 0, 0
-    for found in _ODD.finditer(text):
+    for found in _in_pieces(_ODD, text):
         read = _as_read(found[0])
         pieces += text[done : found.start()], read
         length += found.start() - done + len(read)

@@ -149,6 +149,30 @@ def test_a_search_is_short_as_nothing_else_happens_meanwhile(
     assert searched.longest <= 50_000
 
 
+@pytest.mark.parametrize("name", ["_TOKEN", "_ODD"])
+def test_a_search_for_tokens_and_odd_signs_is_short_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens()
+    tokens.hide("a@example.com", ["email"])
+    searched = Searched(vars(personal_data)[name])
+    monkeypatch.setattr(personal_data, name, searched)
+    text = "1 2-" * 250_000
+    assert (tokens.hide(text, ["email"]), tokens.growth(text), tokens.reveal(text)) == (text, 0, text)
+    assert 0 < searched.longest <= 50_000
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7, 20, 26, 27, 45])
+def test_the_pieces_of_a_search_find_the_same_tokens(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(personal_data, "_PIECE", piece)
+    tokens = Tokens()
+    value = "\uff41\u200b@example\u3002com"
+    token = tokens.hide(value, ["email"])
+    for before in range(piece + 1):
+        text = "-" * before + f"{token} x{token} {token}x {token}_ ({token}){token}-"
+        expected = "-" * before + f"{value} x{token} {token}x {token}_ ({value}){value}-"
+        assert tokens.reveal(text) == expected
+        assert tokens.growth(text) == len(expected.encode()) - len(text)
+
+
 @pytest.mark.parametrize("piece", [1, 3, 7, 20, 45])
 def test_the_pieces_of_a_search_find_the_same(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(personal_data, "_PIECE", piece)

@@ -240,3 +240,26 @@ def test_gunzip_unpacks_large_files_and_what_packs_well(guest: ShellGuest) -> No
     ]
     assert [path.name for path in (case / "cut", case / "none") if path.exists()] == []
     assert not (case / "b.csv.gz").exists()
+
+
+def test_gunzip_of_what_is_damaged_costs_no_file_that_is_there(guest: ShellGuest) -> None:
+    case = guest.workspace / "case"
+    damaged = bytearray(gzip.compress(BINARY))
+    damaged[-8] ^= 1
+    packed = {"page.gz": b"<html>404</html>", "damaged.gz": bytes(damaged)}
+    for name, content in packed.items():
+        (case / name).write_bytes(content)
+        (case / name.removesuffix(".gz")).write_bytes(b"good")
+    assert guest.apart(f"gunzip -f {' '.join(packed)}", cwd="/workspace/case").exit_code == 1
+    for name, content in packed.items():
+        assert (case / name).read_bytes() == content
+        assert (case / name.removesuffix(".gz")).read_bytes() == b"good"
+
+
+def test_gunzip_of_an_empty_file_keeps_it(guest: ShellGuest) -> None:
+    case = guest.workspace / "case"
+    (case / "none.gz").write_bytes(b"")
+    (case / "nothing.gz").write_bytes(gzip.compress(b""))
+    found = guest.apart("gunzip none.gz nothing.gz", cwd="/workspace/case")
+    assert (found.exit_code, "none.gz" in found.stderr, "unexpected end of file" in found.stderr) == (1, True, True)
+    assert [path.name for path in sorted(case.glob("no*"))] == ["none.gz", "nothing"]

@@ -44,14 +44,17 @@ def _unpack(files: Files, path: str, flags: set[str]) -> None:
     import zlib
 
     target = path.removesuffix(_SUFFIX)
-    if files.exists(target) and ("f" not in flags or files.stat(target).kind == FOLDER):
+    before = files.stat(target) if files.exists(target) else None
+    if before is not None and ("f" not in flags or before.kind == FOLDER):
         raise CommandFailed(1, "already exists without .gz: -f replaces it")
     try:
         packed = files.read(path)
+        if not packed:
+            raise EOFError("unexpected end of file")
         try:
             written(files, target, cast("IO[bytes]", gzip.GzipFile(fileobj=io.BytesIO(packed))))
         except BaseException:
-            if files.exists(target):
+            if files.exists(target) and files.stat(target) != before:
                 files.remove(target, recursive=False)
             raise
         if "k" not in flags:
