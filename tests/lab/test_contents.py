@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tornado import web
 from traitlets.config import LoggingConfigurable
 
 from kernelmcp.lab.handlers import WATCH
@@ -78,3 +79,11 @@ async def test_the_cells_of_a_record_are_saved_as_they_are(tmp_path: Path) -> No
     saved = json.loads((tmp_path / "a.ipynb").read_text())["cells"][0]["metadata"]
     assert before["cells"][0]["metadata"].items() >= saved.items() >= {"editable": False, "deletable": False}.items()
     assert (await manager.get("a.ipynb"))["content"]["cells"][0]["metadata"]["kernelmcp"]
+
+
+async def test_a_refused_name_is_no_name_that_is_taken(tmp_path: Path) -> None:
+    """At 409 Lab says that the new name exists, and offers to overwrite it."""
+    manager = record(tmp_path, "a.ipynb")
+    with pytest.raises(web.HTTPError, match="keeps its name") as refused:
+        await manager.rename_file("a.ipynb", "b.ipynb")
+    assert refused.value.status_code == 403

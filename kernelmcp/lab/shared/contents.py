@@ -38,7 +38,8 @@ class Contents(AsyncLargeFileManager):
 
     def _check(self, path: str) -> None:
         if self._watch is not None and self._watch.record_at(path) is not None:
-            raise web.HTTPError(409, NAMED_AFTER_SESSION)
+            # Not 409: at that, Lab says that the new name is taken, and offers to overwrite it.
+            raise web.HTTPError(403, NAMED_AFTER_SESSION)
 
     async def get(self, path: str, content: bool = True, type: str | None = None, **options: Any) -> Any:  # noqa: A002
         """A download (`type` is `file`) is a copy."""
