@@ -41,11 +41,19 @@ class Contents(AsyncLargeFileManager):
             # Not 409: at that, Lab says that the new name is taken, and offers to overwrite it.
             raise web.HTTPError(403, NAMED_AFTER_SESSION)
 
-    async def get(self, path: str, content: bool = True, type: str | None = None, **options: Any) -> Any:  # noqa: A002
+    async def get(
+        self,
+        path: str,
+        content: bool = True,
+        type: str | None = None,  # noqa: A002
+        format: str | None = None,  # noqa: A002
+        require_hash: bool = False,
+    ) -> Any:
         """A download (`type` is `file`) is a copy."""
-        model = await super().get(path, content=content, type=type, **options)
+        inherited: Any = super()
+        model = await inherited.get(path, content, type, format, require_hash)
         if type == "file" and content and path.endswith(".ipynb") and model["format"] == "text":
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 notebook = json.loads(model["content"])
                 _unlock(notebook)
                 model["content"] = json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
@@ -55,7 +63,8 @@ class Contents(AsyncLargeFileManager):
         is_record = self._watch is not None and self._watch.names.kernel_of(path) is not None
         if model.get("type") == "notebook" and not is_record:
             _unlock(model.get("content"))
-        return await super().save(model, path)
+        inherited: Any = super()
+        return await inherited.save(model, path)
 
     @contextmanager
     def atomic_writing(self, os_path: str, text: bool = True, **_: Any) -> Iterator[io.BytesIO | TextIO]:
