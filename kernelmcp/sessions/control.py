@@ -17,6 +17,7 @@ import structlog
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import Home
+from kernelmcp.kernel.process import Kernel
 from kernelmcp.output.sanitize import as_dict
 from kernelmcp.sessions.asked_in_lab import AskedInLab
 from kernelmcp.sessions.caller import Caller
@@ -136,11 +137,18 @@ class Control(Observer):
 async def _started(session: Session) -> dict[str, Any]:
     while session.state == "starting":  # noqa: ASYNC110  # its end is an event of several kinds; a kernel takes a second
         await asyncio.sleep(POLL_SECONDS)
-    return (
-        {"ok": True}
-        if session.kernel is not None
-        else {"error": "the kernel could not be started; the server's log says why"}
-    )
+    if session.kernel is None:
+        return {"error": "the kernel could not be started; the server's log says why"}
+    await _prepare(session, session.kernel)
+    return {"ok": True}
+
+
+async def _prepare(session: Session, kernel: Kernel) -> None:
+    """Bring the session's tools and packages into a fresh kernel. The queue does so before a cell of the model, and
+    never sees a person's."""
+    await session.before_cell(kernel)
+    if await session.queue.binding.restore_packages(kernel):
+        session.queue.binding.packages_missing = True  # the model's next cell tries again, and says why
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

@@ -675,7 +675,7 @@ async def test_the_record_keeps_its_name_its_place_and_its_kernel(desk: Desk) ->
     send = desk.lab.send
     for method, body in (("DELETE", None), ("PATCH", {"path": "other.ipynb"})):
         status, said = await asyncio.to_thread(send, method, "/api/contents/beta.ipynb", body)
-        assert (status, "record of an open kernelmcp session" in said) == (409, True)
+        assert (status, "record of an open kernelmcp session" in said) == (403, True)
     [beta] = [one for one in json.loads(desk.lab.get("/api/sessions")[1]) if one["path"] == "beta.ipynb"]
     alpha = desk.described("alpha")["kernel_id"]
     for kernel in ({"id": alpha}, {"name": "kernelmcp"}):

@@ -3,9 +3,13 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tornado import web
+from traitlets.config import LoggingConfigurable
 
+from kernelmcp.lab.handlers import WATCH
 from kernelmcp.lab.shared import contents
 
 BEFORE = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
@@ -40,3 +44,46 @@ async def test_a_notebook_and_a_file_are_saved(tmp_path: Path) -> None:
     await manager.save({"type": "file", "format": "text", "content": "é\n"}, "a.txt")
     assert json.loads((tmp_path / "a.ipynb").read_text()) == BEFORE
     assert (tmp_path / "a.txt").read_bytes() == "é\n".encode()
+
+
+def record(folder: Path, *open_sessions: str) -> contents.Contents:
+    """Files of a Lab with the notebook a.ipynb of a session, which is open if it is named."""
+    metadata = {"trusted": False, "editable": False, "deletable": False, "kernelmcp": {"execution_id": "1"}}
+    cell = {"cell_type": "code", "execution_count": None, "id": "k1", "metadata": metadata, "outputs": [], "source": ""}
+    (folder / "a.ipynb").write_text(json.dumps(BEFORE | {"cells": [cell]}))
+    names = SimpleNamespace(kernel_of=lambda path: {"a.ipynb": "a"}.get(path))
+    watch = SimpleNamespace(names=names, record_at=lambda path: path if path in open_sessions else None)
+    app = LoggingConfigurable()
+    vars(app)["web_app"] = SimpleNamespace(settings={WATCH: watch})
+    return contents.Contents(parent=app, root_dir=str(folder))
+
+
+async def test_the_cells_of_a_copy_are_a_persons_own(tmp_path: Path) -> None:
+    manager = record(tmp_path)
+    copied = await manager.copy("a.ipynb")
+    content = (await manager.get("a.ipynb"))["content"]
+    await manager.save({"type": "notebook", "content": content}, "saved_as.ipynb")
+    downloaded = json.loads((await manager.get("a.ipynb", type="file"))["content"])
+    for notebook in (
+        json.loads((tmp_path / copied["path"].strip("/")).read_text()),
+        json.loads((tmp_path / "saved_as.ipynb").read_text()),
+        downloaded,
+    ):
+        assert not notebook["cells"][0]["metadata"].keys() & {"editable", "deletable", "kernelmcp"}
+
+
+async def test_the_cells_of_a_record_are_saved_as_they_are(tmp_path: Path) -> None:
+    manager = record(tmp_path)
+    before = json.loads((tmp_path / "a.ipynb").read_text())
+    await manager.save({"type": "notebook", "content": (await manager.get("a.ipynb"))["content"]}, "a.ipynb")
+    saved = json.loads((tmp_path / "a.ipynb").read_text())["cells"][0]["metadata"]
+    assert before["cells"][0]["metadata"].items() >= saved.items() >= {"editable": False, "deletable": False}.items()
+    assert (await manager.get("a.ipynb"))["content"]["cells"][0]["metadata"]["kernelmcp"]
+
+
+async def test_a_refused_name_is_no_name_that_is_taken(tmp_path: Path) -> None:
+    """At 409 Lab says that the new name exists, and offers to overwrite it."""
+    manager = record(tmp_path, "a.ipynb")
+    with pytest.raises(web.HTTPError, match="keeps its name") as refused:
+        await manager.rename_file("a.ipynb", "b.ipynb")
+    assert refused.value.status_code == 403

@@ -287,6 +287,124 @@ def test_events_that_are_read_again_are_applied_once(opened: Opened) -> None:
     assert [output["text"] for output in opened.outputs("one")] == ["abc"]
 
 
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [
+        (["\r 0%|  |", "\r50%|█ |", "\r100%|██|\n", "done\n"], "100%|██|\ndone\n"),
+        (["before\n", "1 of 2\r", "2", " of 2\r", "ok"], "before\nokof 2"),
+        (["é🎉\b\b", "x", "\b", "yz", "!"], "yz!"),
+        (["a\r\nb\r", "\nc"], "a\nb\nc"),
+        (["\r", "", "late"], "late"),
+    ],
+)
+def test_a_line_that_is_printed_over_is_as_in_a_terminal(opened: Opened, texts: list[str], shown: str) -> None:
+    """An open tab shows what the document holds, and moves back in it only when it loads it."""
+    opened.run("bar", end=False)
+    for text in texts:
+        with opened.notebook.ydoc.transaction():
+            opened.feed("bar", stream(text))
+    assert opened.outputs("bar")[0]["text"] == shown
+    with opened.notebook.ydoc.transaction():
+        opened.end("bar")
+    assert opened.outputs("bar")[0]["text"] == shown
+
+
+def test_a_tab_is_told_what_a_progress_bar_removes_before_what_it_adds(opened: Opened) -> None:
+    """Lab removes from the end of the text, whatever the position."""
+    opened.run("bar", stream("before\n\rstep 1"), end=False)
+    changes: list[Any] = []
+    text = opened.notebook.ycells[0]["outputs"][0]["text"]
+    subscription = text.observe(lambda event: changes.append(event.delta))
+    with opened.notebook.ydoc.transaction():
+        opened.feed("bar", stream("\rstep 2"))
+    text.unobserve(subscription)
+    assert changes == [[{"retain": 12}, {"delete": 1}, {"insert": "2"}]]
+
+
+class Tab:
+    """The outputs of the first cell as Lab's own code draws each change of the document: what is new is added at the
+    end, a stream to the output before it if the last one added was of that stream."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.shown: list[str] = []
+        self._last_name = ""
+        self._outputs = opened.notebook.ycells[0]["outputs"]
+        for output in self._outputs:
+            self._add(output.to_py())
+        self._outputs.observe_deep(lambda events: [self._draw(event) for event in events])
+
+    def _draw(self, event: Any) -> None:
+        if event.path:
+            for change in event.delta:
+                self.shown[-1] = self.shown[-1][: len(self.shown[-1]) - change.get("delete", 0)]
+                self.shown[-1] += change.get("insert", "")
+            return
+        at = 0
+        for change in event.delta:
+            at += change.get("retain", 0)
+            del self.shown[at : at + change.get("delete", 0)]
+            for output in change.get("insert", ()):
+                self._add(output.to_py())
+
+    def _add(self, output: dict[str, Any]) -> None:
+        name = output.get("name", "")
+        text = output["text"] if name else output["data"]["text/plain"]
+        if name and name == self._last_name and self.shown:
+            self.shown[-1] += text
+        else:
+            self.shown.append(text)
+        self._last_name = name
+
+
+def test_an_open_tab_shows_a_changed_display_in_its_place(opened: Opened) -> None:
+    opened.run("a", display({"text/plain": "0"}, "d"), stream("below"), display({"text/plain": "last"}), end=False)
+    tab = Tab(opened)
+    for number in "12":
+        with opened.notebook.ydoc.transaction():
+            opened.feed("a", ("update_display_data", display({"text/plain": number}, "d")[1]))
+        assert tab.shown == [number, "below", "last"]
+    with opened.notebook.ydoc.transaction():
+        opened.end("a")
+    assert tab.shown == ["2", "below", "last"]
+
+
+def test_what_is_below_a_display_is_not_written_again_for_ever(opened: Opened) -> None:
+    opened.run("a", display({"text/plain": "0"}, "d"), stream("x" * (MAX_CELL_BYTES // 4)), end=False)
+    for number in range(9):
+        with opened.notebook.ydoc.transaction():
+            opened.feed("a", ("update_display_data", display({"text/plain": f"{number}"}, "d")[1]))
+    assert opened.outputs("a")[0]["data"]["text/plain"] == "2"
+    with opened.notebook.ydoc.transaction():
+        opened.end("a")
+    assert opened.outputs("a")[0]["data"]["text/plain"] == "8"
+
+
+@pytest.mark.parametrize("first", [(), (display({"text/plain": "a picture"}),), (stream("warning", "stderr"),)])
+def test_an_open_tab_adds_a_text_that_was_cut_at_its_end_to_no_other(opened: Opened, first: tuple[Any, ...]) -> None:
+    opened.run("a", *first, stream("xyz" * MAX_TEXT_CHARS), end=False)
+    tab = Tab(opened)
+    with opened.notebook.ydoc.transaction():
+        opened.end("a")
+    assert tab.shown == [output.get("text") or output["data"]["text/plain"] for output in opened.outputs("a")]
+
+
+def test_an_open_tab_adds_a_new_output_to_no_stream_before_it(opened: Opened) -> None:
+    opened.run("a", stream("1", "stderr"), stream("2"), stream("3", "stderr"), stream("4"), end=False)
+    tab = Tab(opened)
+    with opened.notebook.ydoc.transaction():
+        cell = ended_cell("a", "another one")
+        cell["outputs"].insert(0, {"output_type": "stream", "name": "stderr", "text": "1"})
+        opened.record.put(cell)
+    assert tab.shown == ["1", "another one"]
+
+
+def test_a_very_long_line_only_grows(opened: Opened) -> None:
+    opened.run("long", stream("x" * 20_000), end=False)
+    with opened.notebook.ydoc.transaction():
+        opened.feed("long", stream("\ry"))
+    assert opened.outputs("long")[0]["text"] == "x" * 20_000 + "\ry"
+
+
 def test_cleared_output_is_gone_at_once_or_with_the_next_output(opened: Opened) -> None:
     opened.run("one", stream("a"), ("clear_output", {"wait": False}), stream("b"))
     assert [output["text"] for output in opened.outputs("one")] == ["b"]

@@ -18,6 +18,7 @@ from mcp_types import TextContent, TextResourceContents
 
 from kernelmcp.sessions.persons_cells import MAX_RUNNING, PERSON_RUNS
 
+from ..kernel.wheels import serve_index
 from .support import DEADLINE, Connect, server_of_test, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -342,6 +343,25 @@ async def test_a_session_is_restarted_stopped_and_started(connect: Connect, runt
         assert not file.exists()
         again = await session.control(method="start", kernel_id=kernel_id)
         assert again == {"error": "this server no longer has that session"}
+
+
+async def test_a_persons_first_cell_after_a_restart_has_the_installed_packages(
+    connect: Connect, runtime: Path, tmp_path: Path, kernelspec: str
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("another kernel has its own %pip")
+    with serve_index(tmp_path / "index") as index:
+        index.add("beta")
+        async with opened(connect, runtime, PACKAGES__INDEX_URL=index.url) as session:
+            _, fields = await session.call("install_package", package_name="beta")
+            assert fields["status"] == "ok"
+            kernel_id = session.descriptor["kernel_id"]
+            for methods in (("restart",), ("stop", "start")):
+                for method in methods:
+                    assert await session.control(method=method, kernel_id=kernel_id) == {"ok": True}
+                async with session.person() as person:
+                    reply = await person.execute("import beta", reply=True, timeout=DEADLINE)
+                assert reply["content"]["status"] == "ok", reply["content"]
 
 
 async def test_a_restart_by_a_person_is_named_as_one(connect: Connect, runtime: Path) -> None:

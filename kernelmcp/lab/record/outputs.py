@@ -5,6 +5,7 @@ They were bounded when written, and are checked again anyway. The limits are tho
 
 import itertools
 import json
+import re
 from typing import Any
 
 from kernelmcp.cells.fold import (
@@ -18,6 +19,7 @@ from kernelmcp.lab.tame import tame_bundle, tame_metadata
 from kernelmcp.output.sanitize import as_dict, as_list, clean, clean_json, cut_middle, is_mime_type, joined
 
 DISPLAYS = ("display_data", "execute_result")
+MOVES = re.compile(r"([\r\n\b])")
 
 
 class Tamed(dict[str, Any]):
@@ -77,6 +79,26 @@ def stream(name: Any, text: str) -> dict[str, Any]:
     return {"output_type": "stream", "name": "stderr" if name == "stderr" else "stdout", "text": clean(text)}
 
 
+def overprinted(line: str, at: int, text: str) -> tuple[str, int]:
+    """What a line shows once `text` was printed from its column `at` on, as a progress bar is (carriage returns,
+    backspaces), and the column in the last line then."""
+    done: list[str] = []
+    shown = list(line)
+    for part in MOVES.split(text):
+        match part:
+            case "\n":
+                done.append("".join(shown))
+                shown, at = [], 0
+            case "\r":
+                at = 0
+            case "\b":
+                at = max(0, at - 1)
+            case _:
+                shown[at : at + len(part)] = part
+                at += len(part)
+    return "\n".join([*done, "".join(shown)]), at
+
+
 def of_cell(cell: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[int, int]]:
     """The outputs of an ended cell, and the position of each display in them, by its number."""
     found: list[dict[str, Any]] = []
@@ -88,7 +110,7 @@ def of_cell(cell: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[int, int]]
         kind = output.get("output_type")
         number: Any = next(numbers, None) if kind in DISPLAYS else None
         if kind == "stream":
-            shown = stream(output.get("name"), joined(output.get("text", "")))
+            shown = stream(output.get("name"), overprinted("", 0, joined(output.get("text", "")))[0])
         elif kind == "error":
             traceback = "\n".join(map(str, as_list(output.get("traceback"))))
             shown = error(output.get("ename", "Error"), output.get("evalue", ""), traceback)

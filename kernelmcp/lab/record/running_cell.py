@@ -6,10 +6,12 @@ from typing import Any
 from kernelmcp.cells.event import Op
 from kernelmcp.cells.line import MAX_CELL_BYTES
 from kernelmcp.lab.record import outputs
-from kernelmcp.lab.record.shared_cells import shared_output
+from kernelmcp.lab.record.shared_cells import change_end, shared_output
 
 # Appending to a shared list takes longer the longer it is. Lab shows fifty outputs until one asks for more.
 MAX_OUTPUTS = 1000
+# A longer line is no progress bar, and each change of it would go through all of it.
+MAX_LINE_CHARS = 10_000
 
 
 @dataclass(slots=True)
@@ -27,6 +29,12 @@ class RunningCell:
     """The number of displays so far: the next one's number."""
     places: dict[int, int] = field(default_factory=dict[int, int])
     """Maps the number of a display to the position of its output."""
+    line: str | None = None
+    """The last line of the last output, if that is text. None if it is not known, and text goes to its end."""
+    column: int = 0
+    """Where in this line the next text goes."""
+    redraws: int = MAX_CELL_BYTES
+    """The remaining room for outputs that are written again because an earlier one has changed."""
     lines: int = 0
     """The number of lines of events that it has."""
     lines_read: int = 0
@@ -73,11 +81,28 @@ class RunningCell:
         text = output["text"]
         last = youtputs[len(youtputs) - 1] if len(youtputs) else None
         if last is not None and (last.get("output_type"), last.get("name")) == ("stream", output["name"]):
-            shared = last["text"]
-            shared += text  # `last["text"] += text` would assign the shared text again, which no tab shows
-        elif not text or not self._append(youtputs, output):
-            return
+            self._continue(last["text"], text)
+        else:
+            output["text"] = self._overprinted("", 0, text)
+            if not output["text"] or not self._append(youtputs, output):
+                return
         self.room -= len(text)
+
+    def _continue(self, shared: Any, text: str) -> None:
+        line = str(shared).rpartition("\n")[2] if self.line is None else self.line
+        new = self._overprinted(line, len(line) if self.line is None else self.column, text)
+        change_end(shared, line, new)
+
+    def _overprinted(self, line: str, at: int, text: str) -> str:
+        """As a terminal shows it: a tab that is open does not move back by itself. Too long a line only grows."""
+        if len(line) <= MAX_LINE_CHARS:
+            shown, self.column = outputs.overprinted(line, at, text)
+            self.line = shown.rpartition("\n")[2]
+        else:
+            shown = line + text
+            self.line = shown.rpartition("\n")[2]
+            self.column = len(self.line)
+        return shown
 
     def _show(self, youtputs: Any, output: dict[str, Any] | None) -> None:
         if self._add(youtputs, output):
@@ -87,8 +112,19 @@ class RunningCell:
     def _change(self, youtputs: Any, number: int, new: dict[str, Any] | None) -> None:
         """Update a display. Each update takes room: one message may change a hundred of them."""
         at = self.places.get(number)
-        if at is not None and new is not None and self._take(new):
-            youtputs[at] = shared_output(youtputs[at].to_py() | {"data": new["data"], "metadata": new["metadata"]})
+        if at is None or new is None or not self._may_redraw(youtputs, at) or not self._take(new):
+            return
+        changed = youtputs[at].to_py() | {"data": new["data"], "metadata": new["metadata"]}
+        rest = [youtputs[later].to_py() for later in range(at + 1, len(youtputs))]
+        del youtputs[at:]  # with the later ones: a tab adds whatever is new at its end
+        youtputs.extend([shared_output(output) for output in [changed, *rest]])
+
+    def _may_redraw(self, youtputs: Any, at: int) -> bool:
+        """Whether there is room to write again what comes after an output. Else its change is shown when the cell has
+        ended."""
+        later = range(at + 1, len(youtputs)) if self.redraws else ()
+        self.redraws = max(0, self.redraws - sum(outputs.weight(youtputs[each].to_py()) or 0 for each in later))
+        return self.redraws > 0 or at == len(youtputs) - 1
 
     def _add(self, youtputs: Any, output: dict[str, Any] | None) -> bool:
         return output is not None and self._take(output) and self._append(youtputs, output)

@@ -40,14 +40,29 @@ def write_outputs(youtputs: Any, found: list[dict[str, Any]]) -> None:
     for output in found[: len(youtputs)]:
         old, new = youtputs[at].to_py(), numbers(output)
         if old != new:
-            if old | {"text": ""} != new | {"text": ""} or not new["text"].startswith(old["text"]):
+            is_text = old | {"text": ""} == new | {"text": ""}
+            if not is_text or not (at == len(youtputs) - 1 or new["text"].startswith(old["text"])):
                 break
-            shared = youtputs[at]["text"]
-            shared += new["text"].removeprefix(old["text"])
+            change_end(youtputs[at]["text"], old["text"], new["text"])
         at += 1
     if at < len(youtputs):
+        if at < len(found) and youtputs[len(youtputs) - 1].get("name") == found[at].get("name", ""):
+            at = 0  # a tab adds a stream to what is before it, if the last output that it had was of this stream
         del youtputs[at:]
     youtputs.extend([shared_output(output) for output in found[at:]])
+
+
+def change_end(shared: Any, old: str, new: str) -> None:
+    """Make a shared text that ends with `old` end with `new`. An open tab follows if it is that of the last output."""
+    same = len(old)
+    if not new.startswith(old):
+        pairs = enumerate(zip(old, new, strict=False))
+        same = next((at for at, (before, after) in pairs if before != after), min(len(old), len(new)))
+    end = len(shared)  # in bytes, as all positions of a shared text
+    start = end - len(old[same:].encode())
+    shared += new[same:]
+    if start < end:
+        del shared[start:end]  # only now: a tab takes what is removed before what is added
 
 
 def numbers(value: Any) -> Any:

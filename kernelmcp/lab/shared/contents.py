@@ -4,8 +4,9 @@ Lab's dialogs show the errors.
 """
 
 import io
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,17 +15,56 @@ from tornado import web
 
 from kernelmcp.atomic import replace, sweep_drafts
 from kernelmcp.lab.handlers import WATCH
+from kernelmcp.output.sanitize import as_dict, as_list
 
 NAMED_AFTER_SESSION = (
     "This notebook is the record of an open kernelmcp session and keeps its name and place. Make a copy instead."
 )
 
 
+def _unlock(notebook: Any) -> None:
+    """Make a copy of a record a notebook like any other, whose cells can be edited and deleted."""
+    for cell in map(as_dict, as_list(as_dict(notebook).get("cells"))):
+        metadata = as_dict(cell.get("metadata"))
+        if metadata.pop("kernelmcp", None) is not None:
+            metadata.pop("editable", None)
+            metadata.pop("deletable", None)
+
+
 class Contents(AsyncLargeFileManager):
+    @property
+    def _watch(self) -> Any:
+        return self.parent.web_app.settings.get(WATCH) if self.parent is not None else None
+
     def _check(self, path: str) -> None:
-        watch = self.parent.web_app.settings.get(WATCH) if self.parent is not None else None
-        if watch is not None and watch.record_at(path) is not None:
-            raise web.HTTPError(409, NAMED_AFTER_SESSION)
+        if self._watch is not None and self._watch.record_at(path) is not None:
+            # Not 409: at that, Lab says that the new name is taken, and offers to overwrite it.
+            raise web.HTTPError(403, NAMED_AFTER_SESSION)
+
+    async def get(
+        self,
+        path: str,
+        content: bool = True,
+        type: str | None = None,  # noqa: A002
+        format: str | None = None,  # noqa: A002
+        require_hash: bool = False,
+    ) -> Any:
+        """A download (`type` is `file`) is a copy."""
+        inherited: Any = super()
+        model = await inherited.get(path, content, type, format, require_hash)
+        if type == "file" and content and path.endswith(".ipynb") and model["format"] == "text":
+            with suppress(ValueError, RecursionError):
+                notebook = json.loads(model["content"])
+                _unlock(notebook)
+                model["content"] = json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
+        return model
+
+    async def save(self, model: dict[str, Any], path: str = "") -> Any:
+        is_record = self._watch is not None and self._watch.names.kernel_of(path) is not None
+        if model.get("type") == "notebook" and not is_record:
+            _unlock(model.get("content"))
+        inherited: Any = super()
+        return await inherited.save(model, path)
 
     @contextmanager
     def atomic_writing(self, os_path: str, text: bool = True, **_: Any) -> Iterator[io.BytesIO | TextIO]:
