@@ -92,12 +92,19 @@ def _bounded(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mut
 
 def _without_input(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """The text of a validation error has what a client has sent: code, or what its user has answered."""
-    error = _raised(event.get("exc_info"))
-    while error is not None:
+    seen: list[BaseException] = []
+    pending = [_raised(event.get("exc_info"))]
+    while pending:
+        error = pending.pop()
+        if error is None or any(error is each for each in seen):
+            continue
         if isinstance(error, ValidationError):
             kinds = ", ".join(sorted({each["type"] for each in error.errors(include_input=False)}))
             return {**event, "exc_info": None, "error": f"invalid {error.title}: {kinds}"}
-        error = error.__cause__ or error.__context__
+        seen.append(error)
+        pending += [error.__cause__, error.__context__]
+        if isinstance(error, BaseExceptionGroup):
+            pending += cast("BaseExceptionGroup[BaseException]", error).exceptions
     return event
 
 

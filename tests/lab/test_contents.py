@@ -64,6 +64,8 @@ async def test_the_cells_of_a_copy_are_a_persons_own(tmp_path: Path) -> None:
     content = (await manager.get("a.ipynb"))["content"]
     await manager.save({"type": "notebook", "content": content}, "saved_as.ipynb")
     downloaded = json.loads((await manager.get("a.ipynb", type="file"))["content"])
+    edited = await manager.get("a.ipynb", type="file", format="text")  # by Lab's text editor, which may save it
+    assert edited["content"] == (tmp_path / "a.ipynb").read_text()
     for notebook in (
         json.loads((tmp_path / copied["path"].strip("/")).read_text()),
         json.loads((tmp_path / "saved_as.ipynb").read_text()),

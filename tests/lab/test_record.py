@@ -525,6 +525,10 @@ def test_thousands_of_displays_and_alternating_streams_are_bounded(opened: Opene
     assert len(opened.record._shown[cell_id("one")].places) == MAX_OUTPUTS
     opened.run("two", *[stream("o"), stream("e", "stderr")] * MAX_OUTPUTS, end=False)
     assert len(opened.outputs("two")) == MAX_OUTPUTS
+    before = opened.outputs("two")[-1]["text"]
+    opened.feed("two", stream("abcdef" * len(before)))  # no output of its own any more
+    opened.feed("two", stream("\r5", "stderr"))
+    assert opened.outputs("two")[-1]["text"] == "5" + before[1:]
 
 
 def deep(levels: int) -> Any:

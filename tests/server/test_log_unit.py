@@ -45,10 +45,15 @@ def test_what_a_client_has_sent_is_in_no_validation_error(log_file: Path, style:
             jsonrpc_message_adapter.validate_json('{"jsonrpc": "2.0", "id": 3, "result": "my secret"}')
         except ValidationError as error:
             raise ValueError("as mcp") from error
-    except ValueError:
+    except ValueError as error:
         logging.getLogger("mcp.server.sse").exception("Failed to parse message")
-    assert "Failed to parse message" in log_file.read_text("utf-8")
-    assert "my secret" not in log_file.read_text("utf-8")
+        logging.getLogger("mcp.server.sse").error("in a group", exc_info=ExceptionGroup("tasks", [error]))
+    circle, other = ValueError("a circle"), ValueError("the other")
+    circle.__cause__, other.__cause__ = other, circle
+    logging.getLogger("asyncio").error("all is well", exc_info=circle)
+    written = log_file.read_text("utf-8")
+    assert all(text in written for text in ("Failed to parse message", "in a group", "all is well", "a circle"))
+    assert "my secret" not in written
 
 
 @pytest.mark.parametrize("style", ["console", "json"])

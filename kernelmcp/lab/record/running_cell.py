@@ -85,6 +85,7 @@ class RunningCell:
         else:
             output["text"] = self._overprinted("", 0, text)
             if not output["text"] or not self._append(youtputs, output):
+                self.line = None  # the last output is another one
                 return
         self.room -= len(text)
 

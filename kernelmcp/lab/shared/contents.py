@@ -49,10 +49,10 @@ class Contents(AsyncLargeFileManager):
         format: str | None = None,  # noqa: A002
         require_hash: bool = False,
     ) -> Any:
-        """A download (`type` is `file`) is a copy."""
+        """A download (`type` is `file`, without a format) is a copy; an editor of its text has a format."""
         inherited: Any = super()
         model = await inherited.get(path, content, type, format, require_hash)
-        if type == "file" and content and path.endswith(".ipynb") and model["format"] == "text":
+        if type == "file" and format is None and content and path.endswith(".ipynb") and model["format"] == "text":
             with suppress(ValueError, RecursionError):
                 notebook = json.loads(model["content"])
                 _unlock(notebook)
