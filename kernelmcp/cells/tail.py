@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kernelmcp.cells import event
-from kernelmcp.cells.lookup import MAX_LOG_BYTES
+from kernelmcp.cells.lookup import SEARCHED_BYTES
 from kernelmcp.output.sanitize import as_dict
 
 # The beginning of an ended cell's line that names its client.
@@ -89,7 +89,7 @@ class Tail:
         except OSError:
             return None
         found = os.fstat(fd)
-        if stat.S_ISREG(found.st_mode) and found.st_size <= MAX_LOG_BYTES:
+        if stat.S_ISREG(found.st_mode) and found.st_size <= SEARCHED_BYTES:
             stream = os.fdopen(fd, "rb", closefd=False)
             weakref.finalize(stream, os.close, fd)  # a thread may read while its follower is cancelled
             return stream
