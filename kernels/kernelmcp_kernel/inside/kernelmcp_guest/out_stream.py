@@ -47,9 +47,10 @@ class OutStream(io.TextIOBase):
         self._bytes = self.buffer = _ByteStream(self._show)  # code may put something else into `buffer`
 
     def write(self, text: str, /) -> int:
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # guest code passes what it likes
-            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        text = str.__str__(text)  # a subclass may have another length, and cut itself otherwise
+        if type(text) is not str:
+            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # guest code passes what it likes
+                raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+            text = str.__str__(text)  # a subclass may have another length, and cut itself otherwise
         self.end_character()
         self._show(text)
         return len(text)
@@ -60,6 +61,10 @@ class OutStream(io.TextIOBase):
             self._show(self._bytes.decoder.decode(b"", final=True))
 
     def _show(self, text: str) -> None:
+        if len(text) <= PIECE_CHARS:  # nearly always, and print() calls this twice
+            if text:
+                bridge.write_stream(self._stream, text, request_id.get())
+            return
         for start in range(0, len(text), PIECE_CHARS):
             bridge.write_stream(self._stream, text[start : start + PIECE_CHARS], request_id.get())
 
