@@ -16,18 +16,33 @@ from kernelmcp.http.sse import MAX_UNREAD, Sse
 from .support import DEADLINE
 
 
+class Events:
+    """What a client has got of its stream; it takes the next one once it `reads`."""
+
+    def __init__(self) -> None:
+        self.opened, self.reads = anyio.Event(), anyio.Event()
+        self.got: list[bytes] = []
+
+    async def __call__(self, message: Message) -> None:
+        if body := message.get("body"):
+            self.got.append(body)
+            self.opened.set()
+            if len(self.got) > 1:
+                await self.reads.wait()
+
+    async def query(self) -> bytes:
+        """Of the address for messages, which is the first event."""
+        await self.opened.wait()
+        return self.got[0].split(b"?")[1].split()[0]
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("method", ["ping", "resources/read"])
 async def test_a_message_to_a_stream_that_ends_meanwhile_is_no_error(method: str) -> None:
     sse = Sse(Server[Any]("server"), Throttle(load(environ={})), 2**20)
-    opened, leaves = anyio.Event(), anyio.Event()
-    events: list[bytes] = []
+    events, leaves = Events(), anyio.Event()
+    events.reads.set()
     statuses: list[int] = []
-
-    async def event(message: Message) -> None:
-        if body := message.get("body"):
-            events.append(body)
-            opened.set()
 
     async def until_it_leaves() -> Message:
         await leaves.wait()
@@ -44,9 +59,8 @@ async def test_a_message_to_a_stream_that_ends_meanwhile_is_no_error(method: str
 
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sse.stream, _scope("GET", b""), until_it_leaves, event)
-            await opened.wait()
-            query = events[0].split(b"?")[1].split()[0]
+            tasks.start_soon(sse.stream, _scope("GET", b""), until_it_leaves, events)
+            query = await events.query()
             await sse.post(_scope("POST", query), body, answered)
     assert statuses == [202]
 
@@ -54,16 +68,8 @@ async def test_a_message_to_a_stream_that_ends_meanwhile_is_no_error(method: str
 @pytest.mark.anyio
 async def test_a_client_that_reads_no_answer_can_ask_no_more() -> None:
     sse = Sse(Server[Any]("server"), Throttle(load(environ={})), 2**20)
-    opened, reads = anyio.Event(), anyio.Event()
-    events: list[bytes] = []
+    events = Events()
     statuses: list[int] = []
-
-    async def event(message: Message) -> None:
-        if body := message.get("body"):
-            events.append(body)
-            opened.set()
-            if len(events) > 1:
-                await reads.wait()
 
     async def until_it_leaves() -> Message:
         await anyio.sleep_forever()
@@ -78,15 +84,14 @@ async def test_a_client_that_reads_no_answer_can_ask_no_more() -> None:
 
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(sse.stream, _scope("GET", b""), until_it_leaves, event)
-            await opened.wait()
-            query = events[0].split(b"?")[1].split()[0]
+            tasks.start_soon(sse.stream, _scope("GET", b""), until_it_leaves, events)
+            query = await events.query()
             for _ in range(MAX_UNREAD + 3):  # three more are on their way
                 await ask()
             await anyio.wait_all_tasks_blocked()
             with pytest.raises(RateLimited, match="answers of this connection are unread"):
                 await ask()
-            reads.set()
+            events.reads.set()
             await anyio.wait_all_tasks_blocked()
             await ask()
             tasks.cancel_scope.cancel()
