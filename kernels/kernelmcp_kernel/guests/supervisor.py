@@ -72,6 +72,7 @@ class GuestSupervisor:
         self._quota = settings().quota
         self._mounts: dict[str, dict[str, str]] = {}
         self._has_run = False
+        self._is_kept = False
         self.guest = self._start(early)
         self._loss: Loss | None = None
         self._reported = False
@@ -204,8 +205,18 @@ class GuestSupervisor:
         if written > max_bytes:
             why = f"{written:,} bytes of variables are more than your sessions may still store: delete some, or files"
             return {"ok": False, "reasons": [why]}
+        await self._keep_image()
         told = {name: found.get(name) for name in ("id", "gone")}
         return {"ok": True, "bytes": written, **told, "image": image, "mounts": list(self._mounts.values())}
+
+    async def _keep_image(self) -> None:
+        """Once: the state that was saved, and all later ones, can then be loaded after an upgrade."""
+        if not self._is_kept:
+            self._is_kept = True
+            try:
+                await asyncio.to_thread(self._language.keep_image)
+            except (BuildError, OSError) as error:
+                self._log.warning("after an upgrade its variables cannot be restored: %s", error)
 
     async def load_state(
         self, parts: list[FilePart], image: str, mounts: list[dict[str, str]], *, reseed: bool

@@ -52,6 +52,10 @@ class Language(Protocol):
         """Start guests from the image with this id from now on. Returns why that is not possible; None if it is."""
         return ANOTHER_BUILD
 
+    def keep_image(self) -> None:
+        """Keep what guests of `image` are started from, for sessions that are loaded after an upgrade. Called while a
+        state is saved, in a separate thread. Raises OSError, BuildError."""
+
     def mend(self, exit_code: int) -> None:
         """Called when a guest has ended before it was ready, with its exit code (negative for a signal): if the code
         means that something is damaged, rebuild it. Runs in a separate thread; may take long. Raises BuildError,

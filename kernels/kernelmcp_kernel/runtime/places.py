@@ -21,8 +21,13 @@ def packages_root() -> Path:
 def open_package_cache() -> None:
     """Create the folders of packages and their bytecode: a guest may read only folders that existed when it started."""
     with contextlib.suppress(OSError):  # read-only: an install will report it
-        mode = settings().folder_mode
         for folder in (packages_root(), packages_root() / "unpacked", packages_root() / "bytecode"):
-            folder.mkdir(parents=True, exist_ok=True, mode=mode)
-            if mode != 0o700:
-                folder.chmod(mode)  # created by a kernel without `guest_uid`
+            open_to_guests(folder)
+
+
+def open_to_guests(folder: Path) -> None:
+    """Create a parent folder of files that guests may read, unless it is there. Raises OSError."""
+    mode = settings().folder_mode
+    folder.mkdir(parents=True, exist_ok=True, mode=mode)
+    if mode != 0o700:
+        folder.chmod(mode)  # created by a kernel without `guest_uid`

@@ -1,6 +1,6 @@
 // QuickJS's WebAssembly: its memory, of which Node's side of it asks for some too, and how often it asks whether to go on.
 import variant from "@jitl/quickjs-ng-wasmfile-release-sync";
-import { newQuickJSWASMModuleFromVariant } from "quickjs-emscripten-core";
+import { newQuickJSWASMModuleFromVariant, newVariant } from "quickjs-emscripten-core";
 import { outOfMemory } from "./crossing.mjs";
 
 // Kept back for those who say that there is no more.
@@ -16,7 +16,9 @@ const WANTED_MS = 1;
 const SEARCHED_BYTES = 1024;
 
 // Compiled by other threads while this one loads the rest. Its types are those of a CommonJS module, whose default Node takes apart.
-const loading = newQuickJSWASMModuleFromVariant(/** @type {any} */ (variant));
+// Emscripten puts the program's path into the memory, and what follows it lies elsewhere with another one: a state would fit no
+// other folder.
+const loading = newQuickJSWASMModuleFromVariant(newVariant(/** @type {any} */ (variant), { emscriptenModule: { thisProgram: "javascript" } }));
 
 export class Engine {
   static async make() {

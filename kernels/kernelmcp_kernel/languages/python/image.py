@@ -9,6 +9,7 @@ directory.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmcp_kernel.languages import kept_builds
 from kernelmcp_kernel.languages.python.guest_bundle import code_of, find_bundle, native_of
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage
 from kernelmcp_kernel.runtime.build_identity import build_id
@@ -24,6 +26,7 @@ from kernelmcp_kernel.settings import data_home
 
 # Time for another kernel's build, which takes 8 s of a processor: a server's kernel may take 60 s to start.
 _OTHERS_SECONDS = 45.0
+_LANGUAGE = "python"
 _LOOK_SECONDS = 0.05
 
 
@@ -38,6 +41,8 @@ class BootImage:
     """The script that starts a guest. None if there is none of the installed sources."""
     version: tuple[int, int] | None = None
     """Of the file, before the guest was started that may reject it (`version_of`)."""
+    package: Path = PACKAGE
+    """The installation, or a kept build: the folder of host/ and _runtime/."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -46,9 +51,10 @@ class BootImage:
 
     def program(self, main: str) -> tuple[Path, list[str]]:
         """The script to start for `main`, a module of host/, and the arguments before those of `main`."""
+        host = self.package / "host"
         if not self.bundle:
-            return HOST / main, []
-        return HOST / "start_guest.cjs", [*map(str, self._scripts), main]
+            return host / main, []
+        return host / "start_guest.cjs", [*map(str, self._scripts), main]
 
     @property
     def _scripts(self) -> tuple[Path, ...]:
@@ -75,10 +81,33 @@ def version_of(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def prepared_image(prepared: Prepared) -> BootImage:
+def prepared_image(prepared: Prepared, plain: BootImage) -> BootImage:
     """The image with packages. Its guests run the same JavaScript as those of the plain one."""
     packages = tuple(prepared.with_needs(prepared.in_image))
-    return BootImage(prepared.image, prepared.build_id, packages, plain_image().bundle)
+    return BootImage(prepared.image, prepared.build_id, packages, plain.bundle, package=plain.package)
+
+
+def kept_image(identity: str) -> BootImage | None:
+    """The image without packages of an earlier build, if that is kept."""
+    if (package := kept_builds.find(_LANGUAGE, identity, _abi())) is None:
+        return None
+    path = package / "_runtime" / "boot.img"
+    return BootImage(path, identity, bundle=find_bundle(path, identity), package=package)
+
+
+def keep_plain_image(identity: str) -> None:
+    """Keep the installation for later ones, if this is its build. Raises OSError, BuildError."""
+    image = plain_image()
+    if image.build_id == identity:  # otherwise it was replaced while this kernel ran
+        parts = {f"_runtime/{name}": RUNTIME / name for name in ("pyodide", "site", "vega")}
+        made = {f"_runtime/boot{file.suffix}": file for file in image.files}
+        kept_builds.keep(_LANGUAGE, identity, _abi(), {"host": HOST, **parts, **made})
+
+
+def _abi() -> str:
+    """What a guest's Python must have in common with the packages of a home."""
+    info = json.loads((RUNTIME / "pyodide" / "pyodide-lock.json").read_text("utf-8"))["info"]
+    return f"{info['python']} {info['abi_version']}"
 
 
 def rebuild_image(bad: BootImage) -> BootImage:

@@ -12,7 +12,15 @@ from typing import Any, ClassVar
 
 from kernelmcp_kernel.languages.interface import ANOTHER_BUILD, Language, file_options
 from kernelmcp_kernel.languages.python import companions
-from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prepared_image, rebuild_image, version_of
+from kernelmcp_kernel.languages.python.image import (
+    BootImage,
+    keep_plain_image,
+    kept_image,
+    plain_image,
+    prepared_image,
+    rebuild_image,
+    version_of,
+)
 from kernelmcp_kernel.languages.python.prepared import (
     Prepared,
     PreparedPackage,
@@ -24,7 +32,7 @@ from kernelmcp_kernel.runtime.build_identity import BuildError, node_binary
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
 from kernelmcp_kernel.runtime.node import COMPILED_LATER, node_guest
-from kernelmcp_kernel.runtime.places import HOST, RUNTIME, open_package_cache, packages_root
+from kernelmcp_kernel.runtime.places import PACKAGE, open_package_cache, packages_root
 from kernelmcp_kernel.settings import settings
 
 _log = logging.getLogger(__name__)
@@ -60,8 +68,9 @@ class Python(Language):
     def launch(self, sandbox: SandboxDirectory) -> Launch:
         image = self._image or _first_image()
         image = self._image = replace(image, version=version_of(image.path))
+        runtime = image.package / "_runtime"
         mounts = {
-            "runtime": str(RUNTIME),
+            "runtime": str(runtime),
             "image": str(image.path),
             "build_id": image.build_id,
             "seed": os.urandom(_SEED_BYTES).hex(),
@@ -74,7 +83,13 @@ class Python(Language):
             "keep_imports": False,
         }
         script, before = image.program("python_guest.mjs")
-        readable = (RUNTIME, HOST, packages_root() / "unpacked", packages_root() / "bytecode", *image.files)
+        readable = (
+            runtime,
+            image.package / "host",
+            packages_root() / "unpacked",
+            packages_root() / "bytecode",
+            *image.files,
+        )
         return node_guest(script, [*before, json.dumps(mounts)], sandbox, readable, (COMPILED_LATER,))
 
     def mounts(self) -> list[dict[str, str]]:
@@ -91,7 +106,7 @@ class Python(Language):
         packages = settings().packages
         if not packages.preinstalled and not (packages.auto_install and prepared.is_wanted_by(code)):
             return True
-        self._image = prepared_image(prepared)
+        self._image = prepared_image(prepared, plain_image())
         return False
 
     @property
@@ -101,22 +116,31 @@ class Python(Language):
     def use_image(self, image: str) -> str | None:
         if image == self.image:
             return None
-        plain = plain_image()
-        if image == plain.build_id:
+        identity, _, packages = image.partition("+")
+        installed = plain_image()
+        plain = installed if identity == installed.build_id else kept_image(identity)
+        if plain is None:
+            return ANOTHER_BUILD
+        if not packages:
             self._image = plain
             return None
-        if not image.startswith(f"{plain.build_id}+"):
-            return ANOTHER_BUILD
         prepared = find_with_id(image)
         if prepared is None:
             return "the image of its packages is gone, or is no longer permitted"
         if not _fits(prepared):
             return "the image of its packages needs more memory than it may have now"
-        self._image = prepared_image(prepared)
+        self._image = prepared_image(prepared, plain)
         return None
 
+    def keep_image(self) -> None:
+        if self._image:
+            keep_plain_image(self._image.build_id.partition("+")[0])
+
     def mend(self, exit_code: int) -> None:
-        if exit_code == EXIT_BAD_IMAGE and self._image:
+        if self._image and self._image.package != PACKAGE:
+            _log.warning("no guest starts from the kept build in %s", self._image.package)
+            self._image = plain_image()
+        elif exit_code == EXIT_BAD_IMAGE and self._image:
             _log.warning("the boot image %s is damaged or stale: building a new one", self._image.path)
             self._image = rebuild_image(self._image)
         elif self.packages:
@@ -126,7 +150,7 @@ class Python(Language):
 
 def _first_image() -> BootImage:
     if settings().packages.preinstalled and (prepared := _usable()):
-        return prepared_image(prepared)
+        return prepared_image(prepared, plain_image())
     return plain_image()
 
 
