@@ -45,16 +45,16 @@ OPTIONS = {
     "JavaScript": "offered quota tmp volumes working_directory workspace",
 }
 CALLS = {"Python": "fetch input install kill ran_program run_command tools", "JavaScript": "fetch tools"}
-WORDS = """LimitExceeded ServerUnavailable ToolDenied ToolError ToolTimeout allow_stdin apart arguments argv body buffers
-bytes call calls cancelled capture changed clear_output code comm comm_close comm_done comm_msg comm_open
-command complete concurrent_calls cursor_pos cwd digest display_data ename end_background environment error
-evalue execute execute_result execution_count exit_code fetch files folder follow gone headers host_calls id
-ids image input inspect install interrupt interrupted is_base is_complete is_plain kill kind load_state lost
-merged metadata method module mount number offset ok output parent password prompt python ran_program ready
-reason reasons redirected replies reply requirements reseed result run_command run_program save_state servers
-set_environment set_quota signal silent since state status stderr stdin stdout store_history stream timeout
-token tool_cancel tool_reply tool_request tools tools_offer_reply tools_offer_request traceback unset
-update_display_data url user_expressions value"""
+WORDS = """LimitExceeded ServerUnavailable ToolDenied ToolError ToolTimeout allow_stdin apart arguments argv body
+buffers bytes call calls cancelled capture changed clear_output code comm comm_close comm_done comm_msg comm_open
+command complete concurrent_calls cursor_pos cwd digest display_data ename end_background environment error evalue
+execute execute_result execution_count exit_code fetch files folder follow gone headers host_calls id ids image
+input inspect install interrupt interrupted is_base is_complete is_plain kill kind load_state lost merged metadata
+method module mount number offset ok output parent password prompt python ran_program ready reason reasons
+redirected replies reply requirements reseed result run_command run_program save_state servers set_environment
+set_quota signal silent since state status stderr stdin stdout store_history stream timeout token tool_cancel
+tool_reply tool_request tools tools_offer_reply tools_offer_request traceback unset update_display_data url
+user_expressions value"""
 
 
 @pytest.fixture(autouse=True)
