@@ -13,6 +13,7 @@ from mcp import Client
 from mcp.client.extension import ClientExtension
 from mcp_types import Implementation
 
+from ..kept import folder_of
 from ..starting import DEADLINE, over_stdio, start_server
 from .support import Connect
 
@@ -37,6 +38,7 @@ def server_env(tmp_path: Path, kernelspec: str) -> dict[str, str]:
 
 def environment_of(home: Path, kernelspec: str) -> dict[str, str]:
     """Of a server that has this home."""
+    _link_builds(home)
     return {
         **os.environ,
         "KERNELMCP_HOME": str(home),
@@ -51,6 +53,16 @@ def environment_of(home: Path, kernelspec: str) -> dict[str, str]:
         # Whatever else runs on this machine.
         "KERNELMCP_SESSIONS__MEMORY_SHARE": "1",
     }
+
+
+def _link_builds(home: Path) -> None:
+    """Of all homes of a machine, so that not each of them keeps its own: that is a thousand links. test_upgrade.py has
+    homes without it."""
+    shared = folder_of("builds")
+    shared.mkdir(parents=True, exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True)
+    if not os.path.lexists(home / "builds"):
+        (home / "builds").symlink_to(shared)
 
 
 @pytest.fixture
