@@ -26,6 +26,11 @@ from kernelmcp_kernel import __main__ as program
 NAME = "kernelmcp-fork-server"
 """What ps shows."""
 _MAX_REQUEST_BYTES = 1 << 20
+# The last four are imported by others when they are first used: an event loop, Node's version, ours, a thread.
+_OF_A_START = (
+    *("kernelmcp_kernel.jupyter.sandbox_kernel", "kernelmcp_kernel.jupyter.launcher"),
+    *("tornado.platform.asyncio", "encodings.ascii", "email.parser", "concurrent.futures.thread"),
+)
 # clone(2): its number by machine, and the place of the address of the thread's id among its arguments.
 _CLONE = {"x86_64": (56, 3), "aarch64": (220, 4)}
 _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
@@ -49,7 +54,7 @@ def main() -> NoReturn:
 def import_everything() -> None:
     """Import what a kernel process has imported when its guest is ready."""
     program.import_kernelbase()
-    for name in ("kernelmcp_kernel.jupyter.sandbox_kernel", "kernelmcp_kernel.jupyter.launcher"):
+    for name in _OF_A_START:
         import_module(name)
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, ClassVar, cast
 
+import traitlets
 from jupyter_client.session import Session
 
 from kernelmcp_kernel.guests.by_language import Guests
@@ -114,6 +115,7 @@ class SandboxKernel(PastKernel):
     implementation = "kernelmcp"
     language_info: ClassVar[Content] = language_info()
     exit_status = 0  # of this process
+    profile_dir = traitlets.Any()  # IPython's: ipykernel names its class, and traitlets would import it for each kernel
     is_shutting_down = False  # a client asked for it
     _execute_sleep = 0.0  # ipykernel sleeps this long for output to be flushed; our output is queued before the reply
     # The directory that the launcher prepared before the imports; None under IPKernelApp.
