@@ -73,6 +73,15 @@ def parts(tmp_path: Path) -> dict[str, Path]:
     return {"host": tmp_path / "installed", "_runtime/boot.img": tmp_path / "image"}
 
 
+def used(found: Path | None) -> Path:
+    assert found is not None
+    return found
+
+
+def builds(home: Path) -> list[str]:
+    return [each.name for each in (home / "builds").iterdir() if each.name != ".lock"]
+
+
 def test_a_kept_build_outlives_its_installation(parts: dict[str, Path]) -> None:
     keep("python", ONE, "abi", parts)
     (parts["host"] / "deep" / "module").unlink()
@@ -96,26 +105,12 @@ def test_one_of_another_protocol_is_not_found(parts: dict[str, Path], monkeypatc
     assert find("python", ONE, "abi") is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[", "null", '{"protocol": [1]}', "[" * 100_000])
-def test_one_that_does_not_say_what_it_is_is_not_found(home: Path, parts: dict[str, Path], text: str) -> None:
-    keep("python", ONE, "abi", parts)
-    [file] = home.glob("builds/*/kept.json")
-    file.write_text(text)
-    assert find("python", ONE, "abi") is None
-
-
-@pytest.mark.parametrize("identity", ["", "..", "../" * 10, "of another build", "A" * 64, "1" * 63, f"{ONE}\n"])
-def test_what_is_no_id_is_not_found(home: Path, parts: dict[str, Path], identity: str) -> None:
-    keep("python", ONE, "abi", parts)
-    assert find("python", identity, "abi") is None
-
-
 def test_it_is_kept_once(home: Path, parts: dict[str, Path]) -> None:
     keep("python", ONE, "abi", parts)
-    [folder] = home.glob("builds/*")
+    [folder] = home.glob("builds/python-*")
     os.utime(folder, (0, 0))
     keep("python", ONE, "abi", {})
-    assert sorted(each.name for each in folder.iterdir()) == ["_runtime", "host", "kept.json"]
+    assert sorted(each.name for each in folder.iterdir()) == ["_runtime", "host"]
     assert folder.stat().st_mtime > 0, "it counts as used"
 
 
@@ -124,13 +119,13 @@ def test_those_that_were_used_last_stay(home: Path, parts: dict[str, Path]) -> N
     keep("javascript", ONE, "", parts)
     for number, each in enumerate(ids[:-1]):
         keep("python", each, "abi", parts)
-        os.utime(home / "builds" / f"python-{each[:32]}", (number, number))
-    os.utime(home / "builds" / f"javascript-{ONE[:32]}", (0, 0))
+        os.utime(used(find("python", each, "abi")), (number, number))
+    os.utime(used(find("javascript", ONE, "")), (0, 0))
     assert find("python", ids[0], "abi")
     keep("python", ids[-1], "abi", parts)
     assert [find("python", each, "abi") is not None for each in ids] == [True, False, *[True] * (MAX_BUILDS - 1)]
     assert find("javascript", ONE, "") is not None
-    assert len(list((home / "builds").iterdir())) == MAX_BUILDS + 1, "nothing is left of the others"
+    assert len(builds(home)) == MAX_BUILDS + 1, "nothing is left of the others"
 
 
 def test_a_copy_serves_where_nothing_can_be_linked(parts: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,20 +145,30 @@ def test_nothing_is_kept_of_what_cannot_be_read(home: Path, parts: dict[str, Pat
     with pytest.raises(OSError, match="missing"):
         keep("python", ONE, "abi", {**parts, "vega": home / "missing"})
     assert find("python", ONE, "abi") is None
-    assert list((home / "builds").iterdir()) == []
+    assert builds(home) == []
 
 
 def test_what_another_kernel_is_keeping_is_left_to_it(home: Path, parts: dict[str, Path]) -> None:
     (home / "builds").mkdir(parents=True)
-    fd = os.open(home / "builds", os.O_RDONLY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        keep("python", ONE, "abi", parts)
-        assert list((home / "builds").iterdir()) == []
-    finally:
-        os.close(fd)
-    keep("python", ONE, "abi", parts)
+    with (home / "builds" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not keep("python", ONE, "abi", parts)
+        assert builds(home) == []
+    assert keep("python", ONE, "abi", parts)
     assert find("python", ONE, "abi") is not None
+
+
+def test_an_installation_that_was_replaced_meanwhile_is_not_kept(home: Path, parts: dict[str, Path]) -> None:
+    assert not keep("python", ONE, "abi", parts, lambda: False)
+    assert find("python", ONE, "abi") is None
+    assert builds(home) == []
+
+
+def test_folders_that_nobody_may_change_or_enter_can_be_deleted_and_read(parts: dict[str, Path]) -> None:
+    (parts["host"] / "deep").chmod(0o500)
+    keep("python", ONE, "abi", parts)
+    folder = used(find("python", ONE, "abi"))
+    assert [each.stat().st_mode & 0o777 for each in (folder, folder / "host", folder / "host" / "deep")] == [0o755] * 3
 
 
 def test_what_a_killed_kernel_left_goes_after_an_hour(home: Path, parts: dict[str, Path]) -> None:

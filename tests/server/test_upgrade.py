@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from kernelmcp_kernel.languages.python.build import build_runtime
 from kernelmcp_kernel.runtime.places import PACKAGE
 
 from ..added_language import link
-from .support import Connect
+from ..processes import children, command_line
+from .support import Connect, kernel_pids
 from .test_continuing import fields, text
 
 pytestmark = [
@@ -73,6 +75,13 @@ def image_of(home: Path) -> Path:
     return found
 
 
+def guest_of_test() -> int:
+    """The process of Python's guest."""
+    processes = [each for pid in kernel_pids() for each in children(pid)]
+    [found] = [each.pid for each in processes if any("python_guest" in part for part in command_line(each))]
+    return found
+
+
 async def fill(connect: Connect) -> None:
     async with connect() as client:
         await run(client, "class Point:\n    def __init__(self, x): self.x = x\npoint = Point(41)")
@@ -104,6 +113,40 @@ async def test_what_begins_anew_is_of_the_new_build(connect: Connect, home: Path
         assert BACK in (await run(client, "1"))[1]
 
 
+async def test_variables_that_are_lost_end_the_older_build(
+    connect: Connect, home: Path, upgraded: dict[str, str]
+) -> None:
+    await fill(connect)
+    async with connect(environment=upgraded) as client:
+        assert (await run(client, "point.x"))[0] == "41"
+        os.kill(guest_of_test(), signal.SIGKILL)
+        await client.call_tool("execute_code", {"code": "1", "session_id": "s"})
+        assert (await run(client, "'point' in globals()"))[0] == "False"
+    assert builds(home, "python") == 2, "what was saved last is of the new one"
+
+
+async def test_an_installation_may_be_replaced_under_a_running_server(
+    connect: Connect, home: Path, upgraded: dict[str, str], tmp_path: Path
+) -> None:
+    installed = _copy(PACKAGE.parent, tmp_path / "installed", {})
+    environment = {"PYTHONPATH": str(installed)}
+    async with connect(environment=environment) as client:
+        await run(client, "1")
+        await run(client, "let count = 1; function next() { return ++count }", language="javascript")
+        await client.call_tool("checkpoint_session", {"session_id": "s"})
+        shutil.rmtree(installed)
+        shutil.copytree(upgraded["PYTHONPATH"], installed, copy_function=link)
+        # Its next guest is of its own build as well: the kernel process is.
+        os.kill(guest_of_test(), signal.SIGKILL)
+        await client.call_tool("execute_code", {"code": "1", "session_id": "s"})
+        assert (await run(client, "x = 41"))[0] is None
+    assert (builds(home, "python"), builds(home, "javascript")) == (1, 1)
+    async with connect(environment=environment) as client:
+        result, said = await run(client, "x")
+        assert result == "41", said
+        assert (await run(client, "next()", language="javascript"))[0] == "2"
+
+
 async def test_guests_that_would_not_understand_are_not_started(
     connect: Connect, home: Path, upgraded: dict[str, str], tmp_path: Path
 ) -> None:
@@ -132,3 +175,4 @@ async def test_a_kept_build_that_is_damaged_loses_the_variables_and_no_more(
             assert "could not be restored: no guest starts with its boot image" in text(result)
         assert fields(result)["result"] == "False"
         assert "All variables, imports and definitions" in text(result)
+    assert builds(home, "python") == 2, "what was saved then is of the new one"

@@ -37,6 +37,10 @@ _SAVE_WAITS_SECONDS = 2.0
 # Requests that an interrupt ends before they begin; the others are short, and of other clients.
 _OF_CELLS = ("execute", "run_program")
 
+# How long a saved state waits for its build to be kept, which goes on meanwhile; and until it is looked at again.
+_KEEP_WAITS_SECONDS = 2.0
+_KEEP_AGAIN_SECONDS = 600.0
+
 # What a state may have beyond a full heap: its header, files in memory, blocks that do not compress.
 _STATE_EXCESS_MB = 64
 
@@ -72,7 +76,8 @@ class GuestSupervisor:
         self._quota = settings().quota
         self._mounts: dict[str, dict[str, str]] = {}
         self._has_run = False
-        self._is_kept = False
+        self._keeping: asyncio.Task[None] | None = None
+        self._keep_again = 0.0
         self.guest = self._start(early)
         self._loss: Loss | None = None
         self._reported = False
@@ -123,6 +128,7 @@ class GuestSupervisor:
             self._loss = Loss(str(guest.death), self._reported)
         self._reported = False
         if self.guest is guest:  # otherwise a request came first, and has started the next one
+            self._language.use_own_image()
             self.guest = self._start()
 
     async def request(
@@ -210,13 +216,22 @@ class GuestSupervisor:
         return {"ok": True, "bytes": written, **told, "image": image, "mounts": list(self._mounts.values())}
 
     async def _keep_image(self) -> None:
-        """Once: the state that was saved, and all later ones, can then be loaded after an upgrade."""
-        if not self._is_kept:
-            self._is_kept = True
-            try:
-                await asyncio.to_thread(self._language.keep_image)
-            except (BuildError, OSError) as error:
-                self._log.warning("after an upgrade its variables cannot be restored: %s", error)
+        """So that the state that was saved can be loaded after an upgrade. Looked at now and then: the home keeps the
+        builds that are used. A home on a slow network does not hold up the state."""
+        if self._keeping is None and time.monotonic() >= self._keep_again:
+            self._keeping = asyncio.create_task(asyncio.to_thread(self._keep))
+        if self._keeping is not None:
+            await asyncio.wait([self._keeping], timeout=_KEEP_WAITS_SECONDS)
+            if self._keeping.done():
+                self._keeping = None
+
+    def _keep(self) -> None:
+        try:
+            if self._language.keep_image():
+                self._keep_again = time.monotonic() + _KEEP_AGAIN_SECONDS
+        except (BuildError, OSError, ValueError, KeyError) as error:
+            self._keep_again = time.monotonic() + _KEEP_AGAIN_SECONDS
+            self._log.warning("after an upgrade its variables cannot be restored: %s", error)
 
     async def load_state(
         self, parts: list[FilePart], image: str, mounts: list[dict[str, str]], *, reseed: bool
@@ -242,6 +257,7 @@ class GuestSupervisor:
             with guest.state_pipes.sending(parts):
                 found = await guest.move_state("load_state", {"reseed": reseed})
             if found.get("ok") is not True:
+                self._language.use_own_image()
                 self._restart("half of a state may be in it")
                 return {"ok": False, "reasons": found.get("reasons")}
             self._has_run = True
@@ -277,6 +293,8 @@ class GuestSupervisor:
             if ended.exit_code is not None and not ended.started:
                 await asyncio.to_thread(self._language.mend, ended.exit_code)
             if self.guest is ended:  # otherwise `_watch` has replaced it meanwhile
+                if ended.used:
+                    self._language.use_own_image()
                 self.guest = self._start()
             await self._started()
         if self.guest.death is not None:

@@ -52,9 +52,15 @@ class Language(Protocol):
         """Start guests from the image with this id from now on. Returns why that is not possible; None if it is."""
         return ANOTHER_BUILD
 
-    def keep_image(self) -> None:
-        """Keep what guests of `image` are started from, for sessions that are loaded after an upgrade. Called while a
-        state is saved, in a separate thread. Raises OSError, BuildError."""
+    def use_own_image(self) -> None:
+        """Start guests from the image of this kernel process again: nothing is left of the state that wanted another
+        one."""
+
+    def keep_image(self) -> bool:
+        """Keep what guests of `image` are started from, for sessions that are loaded after an upgrade. Returns whether
+        it is kept. Called when a state has been saved, in a separate thread. Raises OSError, BuildError, ValueError,
+        KeyError."""
+        return True
 
     def mend(self, exit_code: int) -> None:
         """Called when a guest has ended before it was ready, with its exit code (negative for a signal): if the code

@@ -18,7 +18,8 @@ const SEARCHED_BYTES = 1024;
 // Compiled by other threads while this one loads the rest. Its types are those of a CommonJS module, whose default Node takes apart.
 // Emscripten puts the program's path into the memory, and what follows it lies elsewhere with another one: a state would fit no
 // other folder.
-const loading = newQuickJSWASMModuleFromVariant(newVariant(/** @type {any} */ (variant), { emscriptenModule: { thisProgram: "javascript" } }));
+const emscriptenModule = /** @type {any} */ ({ thisProgram: "javascript" });
+const loading = newQuickJSWASMModuleFromVariant(newVariant(/** @type {any} */ (variant), { emscriptenModule }));
 
 export class Engine {
   static async make() {

@@ -32,42 +32,47 @@ class JavaScript(Language):
     host_calls = frozenset({"fetch", "tools"})
 
     def __init__(self) -> None:
-        self._kept: tuple[str, Path] | None = None
-        """The id and the folder of the build that guests are started from, if it is not the installed one."""
+        self._image: str | None = None
+        """The build that guests are started from."""
+        self._own: str | None = None
+        """That of the first one, which is of the same build as this kernel process."""
 
     def prepare(self) -> None:
         if not (ENGINE / "stamp").is_file():
             raise BuildError("QuickJS is missing from this installation: install kernelmcp again")
 
     @property
-    def image(self) -> str:
+    def image(self) -> str | None:
         """A state is all of QuickJS's memory, which fits a guest of the same sources."""
-        return self._kept[0] if self._kept else sources(FOLDER)
+        return self._image
 
     def use_image(self, image: str) -> str | None:
-        if image == self.image:
-            return None
-        if image == sources(FOLDER):
-            self._kept = None
-        elif folder := kept_builds.find(_NAME, image, ""):
-            self._kept = (image, folder)
-        else:
-            return ANOTHER_BUILD
+        if image != self._image:
+            if image != sources(FOLDER) and kept_builds.find(_NAME, image, "") is None:
+                return ANOTHER_BUILD
+            self._image = image
         return None
 
-    def keep_image(self) -> None:
+    def use_own_image(self) -> None:
+        self._image = self._own
+
+    def keep_image(self) -> bool:
         script = entry(FOLDER)
-        if not self._kept and script.is_relative_to(FOLDER / BUNDLE):
-            kept_builds.keep(_NAME, self.image, "", {"bundle": script.parent})
+        if self._image is None or self._image != sources(FOLDER) or not script.is_relative_to(FOLDER / BUNDLE):
+            return self._image is not None and kept_builds.find(_NAME, self._image, "") is not None
+        parts = {"bundle": script.parent}
+        return kept_builds.keep(_NAME, self._image, "", parts, lambda: sources(FOLDER) == self._image)
 
     def mend(self, exit_code: int) -> None:
-        self._kept = None
+        self._image = self._own = None  # a kept build may be damaged
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
-        script, readable = entry(FOLDER), (FOLDER, HOST)
-        if self._kept:
-            folder = self._kept[1]
-            script, readable = folder / "bundle" / script.name, (folder,)
+        script, readable, installed = entry(FOLDER), (FOLDER, HOST), sources(FOLDER)
+        if self._image not in (None, installed) and (kept := kept_builds.find(_NAME, self._image, "")):
+            script, readable = kept / "bundle" / script.name, (kept,)
+        else:
+            self._image = installed
+        self._own = self._own or self._image
         return node_guest(script, [json.dumps(file_options(sandbox))], sandbox, readable, (_COMPILED_LATER,))
 
 

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelmcp_kernel.languages import kept_builds
@@ -95,13 +95,27 @@ def kept_image(identity: str) -> BootImage | None:
     return BootImage(path, identity, bundle=find_bundle(path, identity), package=package)
 
 
-def keep_plain_image(identity: str) -> None:
-    """Keep the installation for later ones, if this is its build. Raises OSError, BuildError."""
+def keep_plain_image(identity: str) -> bool:
+    """Keep the installation for later ones. Returns False if it is of another build: it was replaced while this kernel
+    ran. Raises OSError, BuildError, ValueError, KeyError."""
     image = plain_image()
-    if image.build_id == identity:  # otherwise it was replaced while this kernel ran
-        parts = {f"_runtime/{name}": RUNTIME / name for name in ("pyodide", "site", "vega")}
-        made = {f"_runtime/boot{file.suffix}": file for file in image.files}
-        kept_builds.keep(_LANGUAGE, identity, _abi(), {"host": HOST, **parts, **made})
+    if image.build_id != identity:
+        return kept_image(identity) is not None
+    parts = {f"_runtime/{name}": RUNTIME / name for name in ("pyodide", "site", "vega")}
+    made = {f"_runtime/boot{file.suffix}": file for file in image.files}
+    every = {"host": HOST, **parts, **made}
+    return kept_builds.keep(_LANGUAGE, identity, _abi(), every, lambda: build_id(PACKAGE) == identity)
+
+
+def still_there(image: BootImage) -> BootImage:
+    """This image, also if the installation was replaced while this kernel runs: then from the kept build. The
+    installation's, if it is not kept."""
+    identity = image.build_id.partition("+")[0]
+    if image.package != PACKAGE or identity == build_id(PACKAGE):
+        return image
+    if (kept := kept_image(identity)) is None:
+        return plain_image()
+    return replace(image, path=image.path if image.packages else kept.path, bundle=kept.bundle, package=kept.package)
 
 
 def _abi() -> str:
@@ -118,6 +132,8 @@ def rebuild_image(bad: BootImage) -> BootImage:
     """
     from kernelmcp_kernel.languages.python.build import build_image, made_with  # heavy, and rarely needed
 
+    if bad.build_id.partition("+")[0] != build_id(PACKAGE):
+        return plain_image()  # the installation was replaced
     if bad.packages:
         if version_of(bad.path) == bad.version:  # otherwise another kernel has replaced it meanwhile
             for file in (bad.path, bad.path.with_suffix(".json")):  # what is wanted is prepared again at the next start

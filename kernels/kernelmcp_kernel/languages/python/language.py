@@ -19,6 +19,7 @@ from kernelmcp_kernel.languages.python.image import (
     plain_image,
     prepared_image,
     rebuild_image,
+    still_there,
     version_of,
 )
 from kernelmcp_kernel.languages.python.prepared import (
@@ -57,6 +58,7 @@ class Python(Language):
 
     def __init__(self) -> None:
         self._image: BootImage | None = None
+        self._own: BootImage | None = None  # the first one, which is of the same build as this kernel process
         self._only_plain = False  # no guest starts with the image of the packages
 
     def prepare(self) -> None:
@@ -66,8 +68,9 @@ class Python(Language):
             prepare_meanwhile()
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
-        image = self._image or _first_image()
+        image = still_there(self._image or _first_image())
         image = self._image = replace(image, version=version_of(image.path))
+        self._own = self._own or image
         runtime = image.package / "_runtime"
         mounts = {
             "runtime": str(runtime),
@@ -132,20 +135,27 @@ class Python(Language):
         self._image = prepared_image(prepared, plain)
         return None
 
-    def keep_image(self) -> None:
-        if self._image:
-            keep_plain_image(self._image.build_id.partition("+")[0])
+    def use_own_image(self) -> None:
+        if self._own and self._image and _build_of(self._image) != _build_of(self._own):
+            self._image = self._own
+
+    def keep_image(self) -> bool:
+        return self._image is not None and keep_plain_image(_build_of(self._image))
 
     def mend(self, exit_code: int) -> None:
         if self._image and self._image.package != PACKAGE:
             _log.warning("no guest starts from the kept build in %s", self._image.package)
-            self._image = plain_image()
+            self._image = self._own = plain_image()
         elif exit_code == EXIT_BAD_IMAGE and self._image:
             _log.warning("the boot image %s is damaged or stale: building a new one", self._image.path)
             self._image = rebuild_image(self._image)
         elif self.packages:
             _log.warning("with the boot image of the packages no guest starts: they are imported when they are wanted")
             self._image, self._only_plain = plain_image(), True
+
+
+def _build_of(image: BootImage) -> str:
+    return image.build_id.partition("+")[0]
 
 
 def _first_image() -> BootImage:
