@@ -22,13 +22,15 @@ from kernelmcp.atomic import read_small, replace, stamp_of
 from kernelmcp.errors import InvalidArgument, ResourceLimitExceeded
 from kernelmcp.files.home import private_directory
 from kernelmcp.files.workspace import Workspace
-from kernelmcp.upstreams.stubs.untrusted_text import UNSEEN
+from kernelmcp.upstreams.stubs.untrusted_text import UNSEEN, one_line
 
 Stamp = tuple[tuple[str, int, int, int], ...]
 # In a workspace.
 FOLDER = "skills"
 MAX_BYTES = 64 * 1024
 MAX_SKILLS = 100
+# Of a description in the Agent Skills format.
+MAX_ABOUT_CHARS = 1024
 # Longer than a reader would scroll; also with a few characters in between.
 _GAP = re.compile(r"[ \t]{81}|(?:[ \t]{20,}\S{1,8}){4}|\n(?:[ \t#\\]*\n){11}")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -39,7 +41,7 @@ class Skill:
     name: str
     source: str
     about: str
-    """The first line of the docstring."""
+    """The first line of the docstring, without the invisible characters that its escapes may make."""
     tests: tuple[str, ...]
 
 
@@ -66,7 +68,7 @@ def parse(name: str, data: bytes) -> Skill:
             f"skill {name!r} is not valid Python: {str(exc)!a}", "Correct it in the session."
         ) from exc
     _check_readable(name, source, words)
-    about = (ast.get_docstring(tree) or "").split("\n")[0]
+    about = one_line((ast.get_docstring(tree) or "").split("\n")[0], MAX_ABOUT_CHARS)
     functions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return Skill(name, source, about, tuple(node.name for node in functions if node.name.startswith("test_")))
 

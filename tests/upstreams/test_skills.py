@@ -243,6 +243,20 @@ def test_words_in_other_languages_are_fine() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("docstring", "about"),
+    [
+        (r"Weekly \ud83d\udcca report.", "Weekly report."),
+        (r"Weekly.\r# \x1b[31m\u202e\u3164\U000e0041 now", "Weekly. # [31m now"),
+        ("x" * 2_000, "x" * 1_020 + " ..."),
+        (r"\ud800\u2800", ""),
+    ],
+    ids=["surrogates", "controls", "long", "nothing to see"],
+)
+def test_a_description_has_only_what_a_reader_sees(docstring: str, about: str) -> None:
+    assert parse("totals", GOOD.replace("Totals of deals.", docstring).encode()).about == about
+
+
 def test_there_is_a_most(home: Path) -> None:
     promoted = PromotedSkills(home)
     for number in range(MAX_SKILLS):

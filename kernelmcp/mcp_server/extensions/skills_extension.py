@@ -32,8 +32,8 @@ from kernelmcp.mcp_server.extensions import SKILLS
 SCHEME = "skill://"
 # A person may promote or remove one at any time.
 CACHED = {"ttlMs": 60_000, "cacheScope": "private"}
-# Limits of the Agent Skills format.
-MAX_NAME_CHARS, MAX_DESCRIPTION_CHARS = 64, 1024
+# Of a name in the Agent Skills format.
+MAX_NAME_CHARS = 64
 GUIDE = """\
 ---
 name: {name}
@@ -153,8 +153,7 @@ def _name(module: str) -> str:
 
 def _skill(module: str, source: str, about: str) -> _Skill:
     name = _name(module)
-    description = about[:MAX_DESCRIPTION_CHARS]
     # A JSON text is one of YAML as well.
-    guide = GUIDE.format(name=name, description=json.dumps(description, ensure_ascii=False), module=module, about=about)
+    guide = GUIDE.format(name=name, description=json.dumps(about, ensure_ascii=False), module=module, about=about)
     folder = f"{SCHEME}{name}"
-    return _Skill(name, description, {f"{folder}/SKILL.md": guide, f"{folder}/{module}.py": source})
+    return _Skill(name, about, {f"{folder}/SKILL.md": guide, f"{folder}/{module}.py": source})
