@@ -117,12 +117,8 @@ class PromotedSkills:
     def __init__(self, home: Path) -> None:
         self._root = home / "skills"
 
-    def stamp(self, principal: str) -> Stamp:
-        """Changes whenever the skills change."""
-        return _stamp(self._folder(principal))
-
     def stamps(self) -> list[Stamp]:
-        """The stamps of all principals."""
+        """The stamps of all principals: they change whenever the skills change."""
         try:
             return sorted(_stamp(folder) for folder in self._root.iterdir())
         except OSError:

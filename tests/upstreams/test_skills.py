@@ -106,10 +106,10 @@ def test_a_change_in_the_workspace_changes_nothing_and_is_listed(
 ) -> None:
     folder = session(home, "work", totals=GOOD, other=GOOD, broken="def f(:")
     assert main(["skills", "promote", "work", "totals", "--yes"]) == 0
-    before = PromotedSkills(home).stamp("local")
+    before = PromotedSkills(home).stamps()
     (folder / "totals.py").write_text(GOOD.replace("2", "3"))
     assert PromotedSkills(home).read("local") == {"totals": GOOD}
-    assert PromotedSkills(home).stamp("local") == before
+    assert PromotedSkills(home).stamps() == before
     capsys.readouterr()
     assert main(["skills", "list"]) == 0
     listed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
@@ -122,7 +122,7 @@ def test_a_change_in_the_workspace_changes_nothing_and_is_listed(
         "work totals Totals of deals. (differs from the promoted one)",
     ]
     assert main(["skills", "promote", "work", "totals", "--yes"]) == 0
-    assert PromotedSkills(home).stamp("local") != before
+    assert PromotedSkills(home).stamps() != before
 
 
 @pytest.mark.parametrize("kind", ["symlink", "directory", "fifo", "folder_link", "large", "missing"])
