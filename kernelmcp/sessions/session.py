@@ -223,7 +223,7 @@ class Session:
 
     def _note_unstarted(self, execution: Execution) -> None:
         if execution.started is None:
-            self.log.cancelled(execution.id)
+            self.log.cancelled(execution.id, as_task=execution.cancelled_as_task)
             self.executions.trim()
             self._saver.save_soon()
 
