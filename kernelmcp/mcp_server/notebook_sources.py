@@ -45,9 +45,9 @@ class NotebookSources:
             if not what.startswith("files/"):
                 raise InvalidArgument(f"{source!r} is not a notebook", HOW)
             path = what.removeprefix("files/")
-        elif is_in_volume(path):
+        if is_in_volume(path):
             return await self._turns.in_thread(caller.principal, partial(self._of_volume, path))
-        elif session_id is None:
+        if session_id is None:
             raise InvalidArgument(f"there is no notebook {source!r}: a new session has no files", HOW)
         return await self._of_workspace(caller, session_id, path, source)
 

@@ -15,6 +15,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, PermissionDenied
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.notebook_sources import NotebookSources
+from kernelmcp.mcp_server.results.links import file_uri
 from kernelmcp.mcp_server.results.replayed import replayed
 from kernelmcp.mcp_server.tools.code_fences import without_fences
 from kernelmcp.notebook import code_cells as module
@@ -62,6 +63,16 @@ def test_what_is_no_notebook_is_refused_with_advice(data: bytes, words: str) -> 
     with pytest.raises(InvalidArgument) as caught:
         code_cells(data, "'n.ipynb'")
     assert re.search(words, caught.value.to_text())
+
+
+@pytest.mark.parametrize("is_address", [False, True])
+async def test_a_notebook_of_a_volume_is_named_as_results_name_it(tmp_path: Path, is_address: bool) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "a b.ipynb").write_text(notebook("1"))
+    sources = NotebookSources(settings_of(tmp_path, volumes={"default_volume": tmp_path / "shared"}), cast("Any", None))
+    path = "/volumes/shared/a b.ipynb"
+    found = await sources.read(file_uri("s", path) if is_address else path, CALLER, None)
+    assert [cell.code for cell in found] == ["1"]
 
 
 async def test_who_waits_for_files_of_a_session_holds_up_no_other_notebook(tmp_path: Path) -> None:
