@@ -1,4 +1,4 @@
-"""What `read_file` reads: a file of a workspace, one of a volume, or what a kernelmcp:// address names.
+"""What `read_file` reads: a file of a workspace, one of a volume, or what a kernelmcp:// or skill:// address names.
 
 Each is read in pieces. The addresses are those of the resources, for clients that show their model no resources.
 """
@@ -20,6 +20,7 @@ from kernelmcp.files.regular import Piece
 from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
 from kernelmcp.files.volumes import kernel_volumes
 from kernelmcp.files.workspace import Workspace
+from kernelmcp.mcp_server.extensions.skills_extension import SCHEME as SKILLS
 from kernelmcp.mcp_server.results.links import file_uri
 from kernelmcp.mcp_server.results.missing_files import is_elsewhere, not_inside
 from kernelmcp.mcp_server.views.pages import may_wait
@@ -63,7 +64,7 @@ class FileSources:
             named, separator, inner = path.removeprefix(_SESSIONS).partition("/files/")
             if separator:
                 return self._file(unquote(inner, errors="surrogateescape"), caller, unquote(named))
-        if path.startswith(SCHEME):
+        if path.startswith((SCHEME, SKILLS)):
             return await self._resource(path, caller, session_id, ctx)
         if not is_elsewhere(path) or not await self._has(path, caller, session_id):
             await self._check_inside(path, caller)
