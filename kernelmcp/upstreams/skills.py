@@ -11,8 +11,10 @@ import hashlib
 import keyword
 import os
 import re
+import threading
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO, StringIO
 from pathlib import Path
 from token import NAME
@@ -31,8 +33,12 @@ MAX_BYTES = 64 * 1024
 MAX_SKILLS = 100
 # Of a description in the Agent Skills format.
 MAX_ABOUT_CHARS = 1024
+# Each list of resources needs all skills of a principal; a large one takes a third of a second to parse.
+MAX_PARSED = 4 * MAX_SKILLS
 # Longer than a reader would scroll; also with a few characters in between.
 _GAP = re.compile(r"[ \t]{81}|(?:[ \t]{20,}\S{1,8}){4}|\n(?:[ \t#\\]*\n){11}")
+# The filters of warnings are the process's: of two threads, the second would restore those of the first.
+_warnings = threading.Lock()
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
@@ -49,6 +55,7 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and not keyword.iskeyword(name)
 
 
+@lru_cache(MAX_PARSED)
 def parse(name: str, data: bytes) -> Skill:
     """Parse a skill from a file's content, which is hostile. Raises `InvalidArgument`."""
     if not is_name(name):
@@ -59,7 +66,10 @@ def parse(name: str, data: bytes) -> Skill:
         source = data.decode()
         if (encoding := detect_encoding(BytesIO(data).readline)[0]) != "utf-8":  # comments may be code in another one
             raise SyntaxError(f"its encoding is {encoding}, not UTF-8")
-        with warnings.catch_warnings(action="ignore"):  # they would appear on the terminal, with the file's words
+        with (
+            _warnings,
+            warnings.catch_warnings(action="ignore"),
+        ):  # they would appear on the terminal, with the file's words
             tree = ast.parse(source)
         # Stricter than the parser, which splits lines differently.
         words = {token.string for token in generate_tokens(StringIO(source).readline) if token.type == NAME}

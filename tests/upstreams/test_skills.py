@@ -1,9 +1,13 @@
 """Skills on the host: which files of a workspace may be promoted, whose sessions have them, and who is asked."""
 
+import ast
 import hashlib
 import io
 import os
 import stat
+import threading
+import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -255,6 +259,36 @@ def test_words_in_other_languages_are_fine() -> None:
 )
 def test_a_description_has_only_what_a_reader_sees(docstring: str, about: str) -> None:
     assert parse("totals", GOOD.replace("Totals of deals.", docstring).encode()).about == about
+
+
+def test_threads_take_turns_with_the_filters_of_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, before, both = ast.parse, list(warnings.filters), threading.Barrier(2)
+
+    def meeting(source: str) -> ast.Module:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # for one that does not come
+        return real(source)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ast, "parse", meeting)
+        threads = [threading.Thread(target=parse, args=(name, GOOD.encode())) for name in ("first", "second")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert both.broken
+    assert warnings.filters == before
+
+
+def test_a_skill_is_parsed_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    real = ast.parse
+    sources = [f"{GOOD}\n# {number}" for number in (1, 1, 2, 1)]
+    with monkeypatch.context() as patched:
+        patched.setattr(ast, "parse", lambda source: (parsed.append(source), real(source))[1])
+        found = [parse("once", source.encode()).source for source in sources]
+    assert found == sources
+    assert parsed == [sources[0], sources[2]]
 
 
 def test_there_is_a_most(home: Path) -> None:

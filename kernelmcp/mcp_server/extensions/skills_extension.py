@@ -123,7 +123,7 @@ class Skills(Extension):
         raise ResourceNotFoundError(f"no skill is served at {uri[:200]!r}")
 
     async def _of(self, context: Context[Any, Any], uri: str | None = None) -> Sequence[_Skill]:
-        """The principal's skills; with `uri`, only the one that has it: each is parsed anew."""
+        """The principal's skills; with `uri`, only the one that has it."""
         principal = self._callers(context).principal
         return await anyio.to_thread.run_sync(self._read, principal, uri)
 
