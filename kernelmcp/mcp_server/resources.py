@@ -32,6 +32,7 @@ from kernelmcp.mcp_server.extensions.tasks import Tasks
 from kernelmcp.mcp_server.file_resources import FileResources, controls_in
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
 from kernelmcp.mcp_server.progress import wait_for_news
+from kernelmcp.mcp_server.prompts import usage
 from kernelmcp.mcp_server.results.printed import unchanged_with_reports
 from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.results.view import Cursor, View
@@ -103,7 +104,7 @@ class ResourceServer(MCPServer[Any]):
         try:
             return await super().get_prompt(name, arguments, context)
         except ValueError as exc:
-            raise MCPError(INVALID_PARAMS, str(exc)) from exc
+            raise MCPError(INVALID_PARAMS, usage(await self.list_prompts(), name)) from exc
 
     async def _handle_list_resources(
         self, ctx: RequestContext, params: PaginatedRequestParams | None
