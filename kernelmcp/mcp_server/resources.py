@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
 import anyio.to_thread
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, UnexpectedResourceError
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
@@ -117,13 +118,16 @@ class ResourceServer(MCPServer[Any]):
     async def read_resource(
         self, uri: AnyUrl | str, context: Ctx | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
-        if self.fleet_calls is None or context is None:
-            return await self._read(uri, context)
+        fleet = self.fleet_calls
         try:
-            async with self.fleet_calls.read(str(uri), context):
+            async with nullcontext() if fleet is None or context is None else fleet.read(str(uri), context):
                 return await self._read(uri, context)
         except ServerError as exc:
             raise ResourceNotFoundError(exc.to_text()) from exc
+        except (MCPError, ResourceError):
+            raise
+        except Exception as exc:  # its text may have paths of the host; mcp logs it
+            raise UnexpectedResourceError(f"Error reading resource {uri}") from exc
 
     async def _read(
         self, uri: AnyUrl | str, context: Ctx | None

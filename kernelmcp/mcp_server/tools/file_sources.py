@@ -36,7 +36,8 @@ _SESSIONS, _EXECUTIONS = f"{SCHEME}sessions/", f"{SCHEME}executions/"
 MAX_WHOLES = 4
 
 Read = Callable[[int, int], Awaitable[Piece]]
-"""Reads at most so many bytes (the second), beginning at an offset (the first). Raises `ServerError`s only."""
+"""Reads at most so many bytes (the second), beginning at an offset (the first). Raises `ServerError`s and, for what
+the disk refuses, OSError."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ async def _piece_of_resource(uri: str, ctx: Context[Any, Any], offset: int, limi
     try:
         [item] = await ctx.read_resource(uri)
     except ResourceError as exc:
-        if isinstance(exc.__cause__, ServerError):
+        if isinstance(exc.__cause__, (ServerError, OSError)):
             raise exc.__cause__ from None
         raise InvalidArgument(str(exc), "Give an address as a result shows it.", argument="path") from exc
     data = item.content.encode() if isinstance(item.content, str) else item.content
