@@ -47,9 +47,9 @@ def began(cell_id: str, at: str, facts: dict[str, Any]) -> bytes:
     return json.dumps({"e": "began", "c": cell_id, "at": at, **facts}).encode()
 
 
-def cancelled(cell_id: str) -> bytes:
-    """The event of a cell that never began, and is not in the notebook."""
-    return json.dumps({"e": "cancelled", "c": cell_id}).encode()
+def cancelled(cell_id: str, *, as_task: bool = False) -> bytes:
+    """The event of a cell that never began, and is not in the notebook. `as_task`: with `tasks/cancel`."""
+    return json.dumps({"e": "cancelled", "c": cell_id, **({"as_task": True} if as_task else {})}).encode()
 
 
 def output(cell_id: str, ops: Sequence[Op], *, late: bool = False) -> list[bytes]:

@@ -261,11 +261,11 @@ class CellLog:
         if not self._write(line, b"\n") and not self._write(without_outputs(line), b"\n"):
             self._lost += 1
 
-    def cancelled(self, cell: str) -> None:
+    def cancelled(self, cell: str, *, as_task: bool = False) -> None:
         """Note that it ended without having begun."""
         recorder = self._recorders.pop(cell, None)
         if recorder is not None and recorder.is_on_disk:
-            self._write(event.cancelled(cell) + b"\n")
+            self._write(event.cancelled(cell, as_task=as_task) + b"\n")
 
     def abandon(self) -> None:
         """Write nothing more: the session is being deleted."""

@@ -1,11 +1,12 @@
 """The offers to a principal's kernels: the files of the tools that it may use, rendered in a thread, and the skills
 that it has promoted.
 
-Rendered once for all principals with the same permissions, and again when tools, settings or pins change. Must not know
-sessions.
+Rendered once for all principals with the same permissions and skills, and again when tools, settings or pins change.
+Must not know sessions.
 """
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from kernelmcp.executions.approvals import SHELL
 from kernelmcp.executions.principals import LOCAL
 from kernelmcp.kernel.tool_channel import Offer
 from kernelmcp.upstreams.catalogue import Catalogue, Tool
-from kernelmcp.upstreams.skills import PromotedSkills, Stamp
+from kernelmcp.upstreams.skills import PromotedSkills
 
 if TYPE_CHECKING:
     from kernelmcp.upstreams.upstreams import Upstreams
@@ -47,8 +48,8 @@ class Offers:
         self._broker = broker
         self._folder = home / FOLDER
         self._skills = PromotedSkills(home)
-        self._rendered: dict[tuple[tuple[str, ...], Stamp], tuple[Offer, float]] = {}
-        """The offers, and when each was rendered."""
+        self._rendered: dict[tuple[tuple[str, ...], bool, str], tuple[Offer, float]] = {}
+        """The offers by all that they are made of, and when each was rendered."""
         self._judges = False
         """There have been rules for commands: the shells of some kernels ask."""
         self._version = 0
@@ -78,19 +79,25 @@ class Offers:
     async def of(self, principal: str) -> Offer:
         """The current offer for this principal's kernels; without servers if it may use none."""
         async with self._rendering:
-            stamp = await anyio.to_thread.run_sync(self._skills.stamp, principal)
-            key, version = (tuple(self._broker.usable(principal)), stamp), self._version
+            skills, digest = await anyio.to_thread.run_sync(self._read_skills, principal)
+            servers, version = tuple(self._broker.usable(principal)), self._version
+            key = servers, principal == LOCAL, digest
             offer, since = self._rendered.get(key, (None, 0.0))
             is_new = offer is not None and time.monotonic() - since < KEPT_SECONDS
             if offer is not None and is_new and await anyio.to_thread.run_sync(offer.folder.is_dir):
                 return offer
-            made = await self._make(key[0], principal)
+            made = await self._make(servers, skills, principal)
             if version == self._version:  # else `run` reports the change, and all offers are made again
                 self._rendered[key] = made, time.monotonic()
             return made
 
-    async def _make(self, servers: tuple[str, ...], principal: str) -> Offer:
-        # Taken at once: a server may disappear while files are read and written.
+    def _read_skills(self, principal: str) -> tuple[dict[str, str], str]:
+        """The principal's skills, and a digest of them: one with others is not offered these. Blocking."""
+        skills = self._skills.read(principal)
+        return skills, hashlib.sha256(repr(skills).encode()).hexdigest()
+
+    async def _make(self, servers: tuple[str, ...], skills: dict[str, str], principal: str) -> Offer:
+        # Taken at once: a server may disappear while files are written.
         upstreams = self._upstreams
         catalogues = [upstreams.catalogue(name) or self._unknown(name, principal) for name in servers]
         connecting = {
@@ -99,7 +106,6 @@ class Offers:
             if upstreams.catalogue(name) is None and upstreams.status(name).state == "connecting"
         }
         concurrent, is_offered = self._settings.config.upstreams.concurrent_calls, self._broker.offered(servers)
-        skills = await anyio.to_thread.run_sync(self._skills.read, principal)
         self._judges = self._judges or bool(self._settings.config.shell.commands)
         named = [*servers, SHELL] if self._judges else servers
         if not named and not skills:

@@ -134,6 +134,8 @@ class Execution:
     client: str | None = None
     """The Jupyter client in which a person ran it; None if it was requested over MCP."""
     interrupted_by_person: bool = False
+    cancelled_as_task: bool = False
+    """Its client has cancelled it with `tasks/cancel`."""
     interrupted_by_end: bool = False
     """The server was told to end while it ran."""
     questions: Questions | None = None

@@ -32,6 +32,8 @@ def _facts(execution: Execution) -> dict[str, Any]:
         facts |= {"by": "person", "client": execution.client}
     if execution.state_lost:
         facts["lost"] = True
+    if execution.cancelled_as_task:
+        facts["cancelled_as_task"] = True
     if execution.call is not None and execution.status == "ok":
         value = execution.return_value
         is_small = line.size(value) <= line.MAX_METADATA_BYTES
@@ -51,6 +53,7 @@ def from_line(ended: bytes, execution_id: str, session_id: str, principal: str) 
     status = facts.get("status")
     _end(found, status if status in EXIT_CODES and status != "running" else "interrupted", bool(facts.get("lost")))
     found.error = outputs.error
+    found.cancelled_as_task = facts.get("cancelled_as_task") is True
     found.client = facts["client"] if isinstance(facts.get("client"), str) else None
     found.created_at = _time(facts.get("created_at"))
     _set_times(found, facts.get("ms"), facts.get("queued_ms"))
@@ -80,6 +83,7 @@ def from_events(lines: list[bytes], execution_id: str, session_id: str, principa
 def cancelled(lines: list[bytes], execution_id: str, session_id: str, principal: str) -> Execution:
     """An execution that ended before it began."""
     found, _ = _of_events(lines, execution_id, session_id, principal)
+    found.cancelled_as_task = event.parsed(lines[-1]).get("as_task") is True
     _end(found, "interrupted", lost=False)
     words = "The execution ended before it began: it was cancelled, or no kernel could start."
     found.error = found.outputs.error = GuestError("Cancelled", words, "")

@@ -4,7 +4,6 @@ transcript."""
 from functools import partial
 from urllib.parse import unquote
 
-import anyio
 import anyio.to_thread
 
 from kernelmcp.config.settings import Settings
@@ -15,6 +14,7 @@ from kernelmcp.files.workspace import Workspace
 from kernelmcp.notebook.code_cells import MAX_NOTEBOOK_BYTES, CodeCell, code_cells
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry
+from kernelmcp.shares import Shares
 
 SESSIONS = "kernelmcp://sessions/"
 HOW = (
@@ -31,56 +31,54 @@ class NotebookSources:
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._volumes = VolumeFiles(settings)
         self._registry = registry
-        self._one = anyio.Lock()  # a notebook may take 64 MB, and the same again while it is read
+        # One at a time: a notebook may take 64 MB, and the same again while it is read.
+        self._turns = Shares(lambda: 1, 1)
 
     async def read(self, source: str, caller: Caller, session_id: str | None) -> list[CodeCell]:
         """The code cells of the notebook. `session_id` selects the workspace of a path. Raises only `ServerError`s."""
-        async with self._one:
-            return await self._read(source, caller, session_id)
-
-    async def _read(self, source: str, caller: Caller, session_id: str | None) -> list[CodeCell]:
-        is_transcript = False
+        path = source
         if source.startswith(SESSIONS):
-            other, _, what = source.removeprefix(SESSIONS).partition("/")
-            what = unquote(what, errors="surrogateescape")
-            data, is_transcript = await self._of_session(caller, unquote(other), what, source), what == "notebook"
-        elif is_in_volume(source):
-            data = await anyio.to_thread.run_sync(self._of_volume, source)
-        else:
-            if session_id is None:
-                raise InvalidArgument(f"there is no notebook {source!r}: a new session has no files", HOW)
-            data = await self._of_workspace(caller, session_id, source)
-        return await anyio.to_thread.run_sync(partial(code_cells, data, repr(source), is_transcript=is_transcript))
+            named, _, what = source.removeprefix(SESSIONS).partition("/")
+            session_id, what = unquote(named), unquote(what, errors="surrogateescape")
+            if what == "notebook":
+                return await self._of_transcript(caller, session_id, source)
+            if not what.startswith("files/"):
+                raise InvalidArgument(f"{source!r} is not a notebook", HOW)
+            path = what.removeprefix("files/")
+        if is_in_volume(path):
+            return await self._turns.in_thread(caller.principal, partial(self._of_volume, path))
+        if session_id is None:
+            raise InvalidArgument(f"there is no notebook {source!r}: a new session has no files", HOW)
+        return await self._of_workspace(caller, session_id, path, source)
 
-    async def _of_session(self, caller: Caller, session_id: str, what: str, source: str) -> bytes:
-        if what == "notebook":
-            session = self._registry.get(caller, session_id)
+    async def _of_transcript(self, caller: Caller, session_id: str, source: str) -> list[CodeCell]:
+        session = self._registry.get(caller, session_id)
+        async with self._turns.turn(caller.principal):
             try:
-                return (await self._registry.stored.searches.in_thread(_KEY, session.transcript.to_json)).encode()
+                text = await self._registry.stored.searches.in_thread(_KEY, session.transcript.to_json)
             except OSError as exc:
                 raise StorageFailed(
                     f"the transcript of {session_id!r} cannot be read: {exc.strerror}",
                     "Try again; the operator should check the disk.",
                 ) from exc
-        if not what.startswith("files/"):
-            raise InvalidArgument(f"{source!r} is not a notebook", HOW)
-        return await self._of_workspace(caller, session_id, what.removeprefix("files/"))
+            read = partial(code_cells, text.encode(), repr(source), is_transcript=True)
+            return await anyio.to_thread.run_sync(read)
 
-    async def _of_workspace(self, caller: Caller, session_id: str, path: str) -> bytes:
+    async def _of_workspace(self, caller: Caller, session_id: str, path: str, source: str) -> list[CodeCell]:
         components(path)
         missing = InvalidArgument(f"there is no notebook {path!r}: session {session_id!r} has no files", HOW)
 
-        def read(workspace: Workspace | None) -> bytes:
+        def read(workspace: Workspace | None) -> list[CodeCell]:
             if workspace is None:
                 raise missing
-            return workspace.read(path, 0, MAX_NOTEBOOK_BYTES + 1).data
+            return code_cells(workspace.read(path, 0, MAX_NOTEBOOK_BYTES + 1).data, repr(source))
 
         try:
             session = self._registry.get(caller, session_id)
         except SessionNotFound:
             raise missing from None
-        return await session.files.with_workspace(read)
+        return await session.files.with_workspace(read, turn=self._turns.turn(caller.principal))
 
-    def _of_volume(self, path: str) -> bytes:
+    def _of_volume(self, path: str) -> list[CodeCell]:
         """Read a notebook in a volume. Blocking."""
-        return self._volumes.read(path, 0, MAX_NOTEBOOK_BYTES + 1).data
+        return code_cells(self._volumes.read(path, 0, MAX_NOTEBOOK_BYTES + 1).data, repr(path))

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
 import anyio.to_thread
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, UnexpectedResourceError
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
@@ -32,6 +33,7 @@ from kernelmcp.mcp_server.extensions.tasks import Tasks
 from kernelmcp.mcp_server.file_resources import FileResources, controls_in
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
 from kernelmcp.mcp_server.progress import wait_for_news
+from kernelmcp.mcp_server.prompts import usage
 from kernelmcp.mcp_server.results.printed import unchanged_with_reports
 from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.results.view import Cursor, View
@@ -103,7 +105,7 @@ class ResourceServer(MCPServer[Any]):
         try:
             return await super().get_prompt(name, arguments, context)
         except ValueError as exc:
-            raise MCPError(INVALID_PARAMS, str(exc)) from exc
+            raise MCPError(INVALID_PARAMS, usage(await self.list_prompts(), name)) from exc
 
     async def _handle_list_resources(
         self, ctx: RequestContext, params: PaginatedRequestParams | None
@@ -116,13 +118,16 @@ class ResourceServer(MCPServer[Any]):
     async def read_resource(
         self, uri: AnyUrl | str, context: Ctx | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
-        if self.fleet_calls is None or context is None:
-            return await self._read(uri, context)
+        fleet = self.fleet_calls
         try:
-            async with self.fleet_calls.read(str(uri), context):
+            async with nullcontext() if fleet is None or context is None else fleet.read(str(uri), context):
                 return await self._read(uri, context)
         except ServerError as exc:
             raise ResourceNotFoundError(exc.to_text()) from exc
+        except (MCPError, ResourceError):
+            raise
+        except Exception as exc:  # its text may have paths of the host; mcp logs it
+            raise UnexpectedResourceError(f"Error reading resource {uri}") from exc
 
     async def _read(
         self, uri: AnyUrl | str, context: Ctx | None

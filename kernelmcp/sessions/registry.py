@@ -85,7 +85,6 @@ class Registry:
             check_name(handle)
             session = self._sessions.get((caller.principal, handle)) or self._reopen(caller, handle)
             if session is not None and not session.life.is_ending:
-                session.is_named = session.is_named or session_id is not None
                 return session
         if handle is None:
             raise SessionNotFound(
@@ -193,6 +192,7 @@ class Registry:
         """`Past.go_back`, once there is room for its kernel."""
         session.touch()
         session.past.find(name)
+        session.is_named = True
         while True:
             self._check_open()
             while not _has_kernel(session) and (longest_idle := self._crowded_out(caller)) is not None:

@@ -115,7 +115,7 @@ class Session:
         self.is_saving = False
         """The server ends, and the variables are not on disk yet."""
         self.is_named = False
-        """A call has named it, so it is not only the default of its connection."""
+        """A call that tells of losses has named it: one that runs a cell, goes back or resets. Reading does not."""
         self._observers = observers
         saved = SavedVariables(settings.home, place, record, enabled=settings.config.sessions.hibernate)
         self.queue = ExecutionQueue(settings, pool, tasks, record, files, saved, self.executions, self.log, self)
@@ -223,7 +223,7 @@ class Session:
 
     def _note_unstarted(self, execution: Execution) -> None:
         if execution.started is None:
-            self.log.cancelled(execution.id)
+            self.log.cancelled(execution.id, as_task=execution.cancelled_as_task)
             self.executions.trim()
             self._saver.save_soon()
 
@@ -259,6 +259,7 @@ class Session:
         """Reset the variables (with a fresh kernel if it has one, which cancels running and waiting executions), the
         workspace, or both."""
         self.touch()
+        self.is_named = True
         if variables:
             await background.complete(self._tasks, lambda: self._replace_kernel(files=files))
         elif files:

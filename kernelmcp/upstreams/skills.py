@@ -11,8 +11,10 @@ import hashlib
 import keyword
 import os
 import re
+import threading
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO, StringIO
 from pathlib import Path
 from token import NAME
@@ -22,15 +24,21 @@ from kernelmcp.atomic import read_small, replace, stamp_of
 from kernelmcp.errors import InvalidArgument, ResourceLimitExceeded
 from kernelmcp.files.home import private_directory
 from kernelmcp.files.workspace import Workspace
-from kernelmcp.upstreams.stubs.untrusted_text import UNSEEN
+from kernelmcp.upstreams.stubs.untrusted_text import UNSEEN, one_line
 
 Stamp = tuple[tuple[str, int, int, int], ...]
 # In a workspace.
 FOLDER = "skills"
 MAX_BYTES = 64 * 1024
 MAX_SKILLS = 100
+# Of a description in the Agent Skills format.
+MAX_ABOUT_CHARS = 1024
+# Each list of resources needs all skills of a principal; a large one takes a third of a second to parse.
+MAX_PARSED = 4 * MAX_SKILLS
 # Longer than a reader would scroll; also with a few characters in between.
 _GAP = re.compile(r"[ \t]{81}|(?:[ \t]{20,}\S{1,8}){4}|\n(?:[ \t#\\]*\n){11}")
+# The filters of warnings are the process's: of two threads, the second would restore those of the first.
+_warnings = threading.Lock()
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
@@ -39,7 +47,7 @@ class Skill:
     name: str
     source: str
     about: str
-    """The first line of the docstring."""
+    """The first line of the docstring, without the invisible characters that its escapes may make."""
     tests: tuple[str, ...]
 
 
@@ -47,6 +55,7 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and not keyword.iskeyword(name)
 
 
+@lru_cache(MAX_PARSED)
 def parse(name: str, data: bytes) -> Skill:
     """Parse a skill from a file's content, which is hostile. Raises `InvalidArgument`."""
     if not is_name(name):
@@ -57,7 +66,10 @@ def parse(name: str, data: bytes) -> Skill:
         source = data.decode()
         if (encoding := detect_encoding(BytesIO(data).readline)[0]) != "utf-8":  # comments may be code in another one
             raise SyntaxError(f"its encoding is {encoding}, not UTF-8")
-        with warnings.catch_warnings(action="ignore"):  # they would appear on the terminal, with the file's words
+        with (
+            _warnings,
+            warnings.catch_warnings(action="ignore"),
+        ):  # they would appear on the terminal, with the file's words
             tree = ast.parse(source)
         # Stricter than the parser, which splits lines differently.
         words = {token.string for token in generate_tokens(StringIO(source).readline) if token.type == NAME}
@@ -66,7 +78,7 @@ def parse(name: str, data: bytes) -> Skill:
             f"skill {name!r} is not valid Python: {str(exc)!a}", "Correct it in the session."
         ) from exc
     _check_readable(name, source, words)
-    about = (ast.get_docstring(tree) or "").split("\n")[0]
+    about = one_line((ast.get_docstring(tree) or "").split("\n")[0], MAX_ABOUT_CHARS)
     functions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return Skill(name, source, about, tuple(node.name for node in functions if node.name.startswith("test_")))
 
@@ -115,12 +127,8 @@ class PromotedSkills:
     def __init__(self, home: Path) -> None:
         self._root = home / "skills"
 
-    def stamp(self, principal: str) -> Stamp:
-        """Changes whenever the skills change."""
-        return _stamp(self._folder(principal))
-
     def stamps(self) -> list[Stamp]:
-        """The stamps of all principals."""
+        """The stamps of all principals: they change whenever the skills change."""
         try:
             return sorted(_stamp(folder) for folder in self._root.iterdir())
         except OSError:

@@ -10,8 +10,9 @@ import pytest
 from kernelmcp.code_mode.code_mode import Changes
 from kernelmcp.code_mode.tool_offers import Offers
 from kernelmcp.executions.principals import LOCAL
+from kernelmcp.upstreams import stubs
 from kernelmcp.upstreams.catalogue import Status
-from kernelmcp.upstreams.skills import PromotedSkills
+from kernelmcp.upstreams.skills import PromotedSkills, parse
 
 from .fakes import World
 
@@ -23,14 +24,15 @@ def offers_of(one: World) -> Offers:
     return Offers(one.settings, one.upstreams, one.broker, one.home)  # pyright: ignore[reportArgumentType]
 
 
-def when_read(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
+def when_published(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
     """Do this in the middle of making an offer."""
+    publish = stubs.publish
 
-    def read(_: PromotedSkills, principal: str) -> dict[str, str]:
+    def published(rendered: stubs.Rendered, folder: Path) -> Path:
         then()
-        return {}
+        return publish(rendered, folder)
 
-    monkeypatch.setattr(PromotedSkills, "read", read)
+    monkeypatch.setattr(stubs, "publish", published)
 
 
 async def test_a_server_that_goes_meanwhile_costs_nobody_the_others(
@@ -38,7 +40,7 @@ async def test_a_server_that_goes_meanwhile_costs_nobody_the_others(
 ) -> None:
     one = world()
     offers = offers_of(one)
-    when_read(monkeypatch, lambda: (one.upstreams.servers.clear(), offers.note_change()))
+    when_published(monkeypatch, lambda: (one.upstreams.servers.clear(), offers.note_change()))
     offer = await offers.of(LOCAL)
     assert list(offer.servers) == ["crm"]
     assert (Path(offer.folder) / "crm" / "get_deal.py").is_file()
@@ -48,7 +50,7 @@ async def test_a_server_that_goes_meanwhile_costs_nobody_the_others(
 async def test_one_that_always_changes_is_offered_as_it_was(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     one = world()
     offers = offers_of(one)
-    when_read(monkeypatch, offers.note_change)
+    when_published(monkeypatch, offers.note_change)
     assert list((await offers.of(LOCAL)).servers) == ["crm"]
 
 
@@ -83,3 +85,34 @@ async def test_only_what_guests_see_is_offered_anew(world: MakeWorld, monkeypatc
     states.append(Status("login_needed", "run login", 2.0, 0))
     changes.changed("crm")
     assert noted == ["changed"] * 3
+
+
+async def test_what_one_promotes_at_that_moment_is_offered_to_no_other(
+    world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world(principals=["token:alice", "token:bob", "token:carol"])
+    read, waiting = PromotedSkills.read, [parse("totals", b'"""Totals."""\n')]
+
+    def promote_and_read(skills: PromotedSkills, principal: str) -> dict[str, str]:
+        while waiting:
+            skills.add(principal, waiting.pop())
+        return read(skills, principal)
+
+    monkeypatch.setattr(PromotedSkills, "read", promote_and_read)
+    offers = offers_of(one)
+    for principal, has_it in (("token:alice", True), ("token:bob", False), ("token:alice", True)):
+        offer = await offers.of(principal)
+        assert [file.name for file in offer.folder.rglob("totals.py")] == ["totals.py"] * has_it
+    assert await offers.of("token:carol") is await offers.of("token:bob")
+
+
+async def test_only_the_user_of_this_machine_is_offered_to_be_asked_for_a_login(
+    world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world(principals=[LOCAL, "token:alice"])
+    monkeypatch.setattr(one.upstreams, "status", lambda _: Status("login_needed", None, 0.0, 0, needs_person=True))
+    one.upstreams.catalogues["crm"] = None
+    offers = offers_of(one)
+    for principal, is_asked in ((LOCAL, True), ("token:alice", False), (LOCAL, True)):
+        offer = await offers.of(principal)
+        assert [file.name for file in offer.folder.rglob("connect.py")] == ["connect.py"] * is_asked

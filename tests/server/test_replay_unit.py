@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import pytest
 
 from kernelmcp.cells.cell import GuestError, Outputs
@@ -14,13 +15,17 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, PermissionDenied
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.notebook_sources import NotebookSources
+from kernelmcp.mcp_server.results.links import file_uri
 from kernelmcp.mcp_server.results.replayed import replayed
 from kernelmcp.mcp_server.tools.code_fences import without_fences
 from kernelmcp.notebook import code_cells as module
 from kernelmcp.notebook.code_cells import CodeCell, code_cells
+from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.replay import Replay
 from kernelmcp_kernel.jupyter.past_requests import past_request
 from tests.descriptors import open_below
+
+from .fake_kernels import CALLER, opened, settings_of
 
 pytestmark = pytest.mark.anyio
 
@@ -33,10 +38,9 @@ def notebook(*cells: str | dict[str, Any]) -> str:
 async def test_what_is_no_file_leaves_nothing_open(tmp_path: Path) -> None:
     (tmp_path / "shared" / "folder").mkdir(parents=True)
     values = Values.model_validate({"config": {"volumes": {"default_volume": tmp_path / "shared"}}})
-    nobody: Any = None
-    sources = NotebookSources(Settings(values), nobody)
+    sources = NotebookSources(Settings(values), cast("Any", None))
     with pytest.raises(PermissionDenied, match="not a regular file"):
-        await sources.read("/volumes/shared/folder", nobody, None)
+        await sources.read("/volumes/shared/folder", CALLER, None)
     assert open_below(tmp_path) == []
 
 
@@ -61,6 +65,41 @@ def test_what_is_no_notebook_is_refused_with_advice(data: bytes, words: str) -> 
     assert re.search(words, caught.value.to_text())
 
 
+@pytest.mark.parametrize("is_address", [False, True])
+async def test_a_notebook_of_a_volume_is_named_as_results_name_it(tmp_path: Path, is_address: bool) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "a b.ipynb").write_text(notebook("1"))
+    sources = NotebookSources(settings_of(tmp_path, volumes={"default_volume": tmp_path / "shared"}), cast("Any", None))
+    path = "/volumes/shared/a b.ipynb"
+    found = await sources.read(file_uri("s", path) if is_address else path, CALLER, None)
+    assert [cell.code for cell in found] == ["1"]
+
+
+async def test_who_waits_for_files_of_a_session_holds_up_no_other_notebook(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "n.ipynb").write_text(notebook("1"))
+    settings = settings_of(tmp_path, volumes={"default_volume": tmp_path / "shared"})
+    async with opened(settings) as (registry, _), anyio.create_task_group() as tasks:
+        session, _ = await registry.find_or_create(CALLER, "s")
+        await session.files.with_workspace(lambda files: files and files.write("n.ipynb", b"[]"), make=True)
+        sources = NotebookSources(settings, registry)
+        refused = anyio.Event()
+
+        async def read() -> None:
+            with pytest.raises(InvalidArgument, match="not a notebook"):
+                await sources.read("n.ipynb", CALLER, "s")
+            refused.set()
+
+        with anyio.fail_after(20):
+            async with session.files.lock:  # as while the session is being saved
+                tasks.start_soon(read)
+                await anyio.wait_all_tasks_blocked()
+                found = await sources.read("/volumes/shared/n.ipynb", Caller("token:b", lambda: None), None)
+                assert [cell.code for cell in found] == ["1"]
+                assert not refused.is_set()
+            await refused.wait()
+
+
 @pytest.mark.parametrize("is_large", [False, True])
 async def test_a_transcript_that_is_too_long_is_refused_with_advice_that_can_be_followed(is_large: bool) -> None:
     made = "[]," * 20_000_000 if is_large else notebook(*["1"] * (module.MAX_CELLS + 1))
@@ -75,7 +114,7 @@ async def test_a_transcript_that_is_too_long_is_refused_with_advice_that_can_be_
     )
     sources = NotebookSources(Settings(Values()), cast("Any", registry))
     with pytest.raises(InvalidArgument) as caught:
-        await sources.read("kernelmcp://sessions/s/notebook", cast("Any", None), None)
+        await sources.read("kernelmcp://sessions/s/notebook", CALLER, None)
     assert "write the cells that are still needed to a notebook in a workspace" in caught.value.to_text()
     assert "split" not in caught.value.to_text()
     assert caught.value.suggestions

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from mcp import Client, MCPError
-from mcp_types import Request, RequestParams, Result, TextResourceContents
+from mcp_types import Request, RequestParams, Result, TextContent, TextResourceContents
 from pydantic import ConfigDict
 
 from kernelmcp.upstreams.skills import PromotedSkills, Skill, parse
@@ -72,6 +72,14 @@ async def test_a_host_lists_verifies_and_reads_the_skills_of_its_principal(tmp_p
             assert (await read(client, "skill://weekly-totals/Weekly__totals_.py")).text == SOURCE
             listed = [resource.uri for resource in (await client.list_resources()).resources]
             assert "skill://plain/SKILL.md" in listed
+            # A client that shows its model no resources reads them too, and only its principal's.
+            for uri, text in ((guide.uri, guide.text), ("skill://weekly-totals/Weekly__totals_.py", SOURCE)):
+                shown = await client.call_tool("read_file", {"path": uri})
+                assert (shown.is_error, shown.content[0]) == (False, TextContent(type="text", text=text))
+            for uri in ("skill://bobs/SKILL.md", "skill://weekly-totals/../x"):
+                shown = await client.call_tool("read_file", {"path": uri})
+                assert shown.is_error
+                assert "no skill is served at" in str(shown.content[0])
             for uri in ("skill://bobs/SKILL.md", "skill://hidden/SKILL.md", "skill://plain", "skill://plain/../x", ""):
                 with pytest.raises(MCPError) as refused:
                     await ask(client, "skills/get", uri)

@@ -241,6 +241,12 @@ async def test_a_task_answers_after_its_server_has_ended(connect: Any) -> None:
         done = await asking.run("print('kept')\n" + GO_ON)
         await go_on(asking)
         before = await asking.until(done.task_id, "completed")
+        stopped = await asking.run("print('so far')\nwhile True: pass")
+        waiting = await asking.run("print('never')")
+        cancelled: dict[str, Any] = {}
+        for task_id in (waiting.task_id, stopped.task_id):
+            await asking.ask("tasks/cancel", task_id)
+            cancelled[task_id] = await asking.until(task_id, "cancelled")
         lost = await asking.run("os.remove('go')\nprint('half')\n" + GO_ON)
         server_of_test().send_signal(signal.SIGKILL)
     async with connect() as asking:
@@ -248,6 +254,10 @@ async def test_a_task_answers_after_its_server_has_ended(connect: Any) -> None:
         assert after["status"] == "completed"
         assert after["createdAt"] == before["createdAt"]
         assert after["result"]["structuredContent"]["stdout"] == "kept\n"
+        for task_id, ended in cancelled.items():
+            again = await asking.ask("tasks/get", task_id)
+            assert (again["status"], again["createdAt"]) == ("cancelled", ended["createdAt"])
+        assert "so far" in (await asking.ask("tasks/get", stopped.task_id))["statusMessage"]
         # It has taken variables with it, which only a result says.
         ended = await asking.until(lost.task_id, "completed")
         assert ended["result"]["isError"]

@@ -32,12 +32,11 @@ def log_in(home: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "look"),
     [
-        (promote, lambda home: PromotedSkills(home).stamp("local")),
         (promote, lambda home: PromotedSkills(home).stamps()),
         (accept, lambda home: CatalogueStore(home).pins_stamp("crm")),
         (log_in, lambda home: Logins(home).stamp("crm")),
     ],
-    ids=["skill", "skills of all", "pins", "login"],
+    ids=["skills of all", "pins", "login"],
 )
 def test_two_changes_in_one_second_are_two(tmp_path: Path, change: Change, look: Look) -> None:
     seen: list[object] = [look(tmp_path)]

@@ -1,9 +1,13 @@
 """Skills on the host: which files of a workspace may be promoted, whose sessions have them, and who is asked."""
 
+import ast
 import hashlib
 import io
 import os
 import stat
+import threading
+import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -106,10 +110,10 @@ def test_a_change_in_the_workspace_changes_nothing_and_is_listed(
 ) -> None:
     folder = session(home, "work", totals=GOOD, other=GOOD, broken="def f(:")
     assert main(["skills", "promote", "work", "totals", "--yes"]) == 0
-    before = PromotedSkills(home).stamp("local")
+    before = PromotedSkills(home).stamps()
     (folder / "totals.py").write_text(GOOD.replace("2", "3"))
     assert PromotedSkills(home).read("local") == {"totals": GOOD}
-    assert PromotedSkills(home).stamp("local") == before
+    assert PromotedSkills(home).stamps() == before
     capsys.readouterr()
     assert main(["skills", "list"]) == 0
     listed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
@@ -122,7 +126,7 @@ def test_a_change_in_the_workspace_changes_nothing_and_is_listed(
         "work totals Totals of deals. (differs from the promoted one)",
     ]
     assert main(["skills", "promote", "work", "totals", "--yes"]) == 0
-    assert PromotedSkills(home).stamp("local") != before
+    assert PromotedSkills(home).stamps() != before
 
 
 @pytest.mark.parametrize("kind", ["symlink", "directory", "fifo", "folder_link", "large", "missing"])
@@ -241,6 +245,50 @@ def test_words_in_other_languages_are_fine() -> None:
     assert found == Skill(
         "totals", GOOD.replace("Totals", "Größe, 取引, हिन्दी"), "Größe, 取引, हिन्दी of deals.", ("test_total",)
     )
+
+
+@pytest.mark.parametrize(
+    ("docstring", "about"),
+    [
+        (r"Weekly \ud83d\udcca report.", "Weekly report."),
+        (r"Weekly.\r# \x1b[31m\u202e\u3164\U000e0041 now", "Weekly. # [31m now"),
+        ("x" * 2_000, "x" * 1_020 + " ..."),
+        (r"\ud800\u2800", ""),
+    ],
+    ids=["surrogates", "controls", "long", "nothing to see"],
+)
+def test_a_description_has_only_what_a_reader_sees(docstring: str, about: str) -> None:
+    assert parse("totals", GOOD.replace("Totals of deals.", docstring).encode()).about == about
+
+
+def test_threads_take_turns_with_the_filters_of_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, before, both = ast.parse, list(warnings.filters), threading.Barrier(2)
+
+    def meeting(source: str) -> ast.Module:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # for one that does not come
+        return real(source)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ast, "parse", meeting)
+        threads = [threading.Thread(target=parse, args=(name, GOOD.encode())) for name in ("first", "second")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert both.broken
+    assert warnings.filters == before
+
+
+def test_a_skill_is_parsed_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    real = ast.parse
+    sources = [f"{GOOD}\n# {number}" for number in (1, 1, 2, 1)]
+    with monkeypatch.context() as patched:
+        patched.setattr(ast, "parse", lambda source: (parsed.append(source), real(source))[1])
+        found = [parse("once", source.encode()).source for source in sources]
+    assert found == sources
+    assert parsed == [sources[0], sources[2]]
 
 
 def test_there_is_a_most(home: Path) -> None:

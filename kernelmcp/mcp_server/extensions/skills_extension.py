@@ -32,8 +32,8 @@ from kernelmcp.mcp_server.extensions import SKILLS
 SCHEME = "skill://"
 # A person may promote or remove one at any time.
 CACHED = {"ttlMs": 60_000, "cacheScope": "private"}
-# Limits of the Agent Skills format.
-MAX_NAME_CHARS, MAX_DESCRIPTION_CHARS = 64, 1024
+# Of a name in the Agent Skills format.
+MAX_NAME_CHARS = 64
 GUIDE = """\
 ---
 name: {name}
@@ -123,7 +123,7 @@ class Skills(Extension):
         raise ResourceNotFoundError(f"no skill is served at {uri[:200]!r}")
 
     async def _of(self, context: Context[Any, Any], uri: str | None = None) -> Sequence[_Skill]:
-        """The principal's skills; with `uri`, only the one that has it: each is parsed anew."""
+        """The principal's skills; with `uri`, only the one that has it."""
         principal = self._callers(context).principal
         return await anyio.to_thread.run_sync(self._read, principal, uri)
 
@@ -153,8 +153,7 @@ def _name(module: str) -> str:
 
 def _skill(module: str, source: str, about: str) -> _Skill:
     name = _name(module)
-    description = about[:MAX_DESCRIPTION_CHARS]
     # A JSON text is one of YAML as well.
-    guide = GUIDE.format(name=name, description=json.dumps(description, ensure_ascii=False), module=module, about=about)
+    guide = GUIDE.format(name=name, description=json.dumps(about, ensure_ascii=False), module=module, about=about)
     folder = f"{SCHEME}{name}"
-    return _Skill(name, description, {f"{folder}/SKILL.md": guide, f"{folder}/{module}.py": source})
+    return _Skill(name, about, {f"{folder}/SKILL.md": guide, f"{folder}/{module}.py": source})

@@ -6,7 +6,6 @@ connection and its server. A question of the cell, which `get_execution` answers
 its own: its name there and its place in the state that identifies it.
 """
 
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -46,7 +45,6 @@ from kernelmcp.sessions.registry import Registry
 VERSIONS = frozenset(MODERN_PROTOCOL_VERSIONS)
 TOOLS = frozenset({"execute_code", "execute_command"})
 POLL_MS = 1000
-MAX_CANCELLED = 1000
 
 Ctx = Context[Any, Any]
 RequestContext = ServerRequestContext[Any, Any]
@@ -75,8 +73,6 @@ class Tasks(Extension):
         self._tools = tools
         self.fleet_calls: FleetCalls | None = None
         """Set if other servers share the home."""
-        self._cancelled: deque[str] = deque(maxlen=MAX_CANCELLED)
-        """The newest tasks that their clients have cancelled."""
 
     def methods(self) -> Sequence[MethodBinding]:
         return [
@@ -111,7 +107,7 @@ class Tasks(Extension):
         if result is None or fields.get("status") == "running":
             return self._task(execution, "working")
         # Not if variables were lost with it, which only a result says.
-        if execution.id in self._cancelled and execution.status == "interrupted" and not execution.state_lost:
+        if execution.cancelled_as_task and execution.status == "interrupted" and not execution.state_lost:
             text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
             return {**self._task(execution, "cancelled"), "statusMessage": text}
         shown = self._structured.in_result(self._callers.in_result(result), ctx)
@@ -133,9 +129,13 @@ class Tasks(Extension):
 
     async def cancel(self, ctx: RequestContext, params: TaskParams) -> HandlerResult:
         async with self._about(ctx, params.task_id) as (execution, context):
-            if not execution.done.is_set():
-                self._cancelled.append(execution.id)
-            await self._tools.cancel_execution(context, execution_id=params.task_id)
+            is_first = not execution.done.is_set() and execution.interruption is None
+            execution.cancelled_as_task |= is_first  # before it ends: then it is recorded
+            try:
+                await self._tools.cancel_execution(context, execution_id=params.task_id)
+            finally:
+                if is_first and execution.interruption is None:  # refused
+                    execution.cancelled_as_task = False
         return {}
 
     async def _state(self, execution: Execution, context: Ctx) -> CallToolResult | InputRequiredResult:

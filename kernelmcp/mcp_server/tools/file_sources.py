@@ -1,4 +1,4 @@
-"""What `read_file` reads: a file of a workspace, one of a volume, or what a kernelmcp:// address names.
+"""What `read_file` reads: a file of a workspace, one of a volume, or what a kernelmcp:// or skill:// address names.
 
 Each is read in pieces. The addresses are those of the resources, for clients that show their model no resources.
 """
@@ -20,6 +20,7 @@ from kernelmcp.files.regular import Piece
 from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
 from kernelmcp.files.volumes import kernel_volumes
 from kernelmcp.files.workspace import Workspace
+from kernelmcp.mcp_server.extensions.skills_extension import SCHEME as SKILLS
 from kernelmcp.mcp_server.results.links import file_uri
 from kernelmcp.mcp_server.results.missing_files import is_elsewhere, not_inside
 from kernelmcp.mcp_server.views.pages import may_wait
@@ -35,7 +36,8 @@ _SESSIONS, _EXECUTIONS = f"{SCHEME}sessions/", f"{SCHEME}executions/"
 MAX_WHOLES = 4
 
 Read = Callable[[int, int], Awaitable[Piece]]
-"""Reads at most so many bytes (the second), beginning at an offset (the first). Raises `ServerError`s only."""
+"""Reads at most so many bytes (the second), beginning at an offset (the first). Raises `ServerError`s and, for what
+the disk refuses, OSError."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class FileSources:
             named, separator, inner = path.removeprefix(_SESSIONS).partition("/files/")
             if separator:
                 return self._file(unquote(inner, errors="surrogateescape"), caller, unquote(named))
-        if path.startswith(SCHEME):
+        if path.startswith((SCHEME, SKILLS)):
             return await self._resource(path, caller, session_id, ctx)
         if not is_elsewhere(path) or not await self._has(path, caller, session_id):
             await self._check_inside(path, caller)
@@ -152,7 +154,7 @@ async def _piece_of_resource(uri: str, ctx: Context[Any, Any], offset: int, limi
     try:
         [item] = await ctx.read_resource(uri)
     except ResourceError as exc:
-        if isinstance(exc.__cause__, ServerError):
+        if isinstance(exc.__cause__, (ServerError, OSError)):
             raise exc.__cause__ from None
         raise InvalidArgument(str(exc), "Give an address as a result shows it.", argument="path") from exc
     data = item.content.encode() if isinstance(item.content, str) else item.content

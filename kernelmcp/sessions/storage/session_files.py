@@ -5,7 +5,7 @@ They survive every kernel, and the record on disk names their sandbox directory.
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -64,11 +64,18 @@ class SessionFiles:
 
     # -- read and write -----------------------------------------------------------------------------------------
 
-    async def with_workspace(self, work: Callable[[Workspace | None], Result], *, make: bool = False) -> Result:
+    async def with_workspace(
+        self,
+        work: Callable[[Workspace | None], Result],
+        *,
+        make: bool = False,
+        turn: AbstractAsyncContextManager[None] | None = None,
+    ) -> Result:
         """Run blocking work on the files, of a stopped session too; the files do not move meanwhile.
 
         `work` gets None if there are no files yet; with `make`, an empty workspace is created first, for what it
-        writes. Raises `SessionDamaged`, and what `work` raises.
+        writes. `turn` is held during `work`, but not while it waits for the files. Raises `SessionDamaged`, and what
+        `work` raises.
         """
         if make:
             await self._make()
@@ -79,7 +86,8 @@ class SessionFiles:
                 self._note_written()
             sandbox = self.sandbox
             try:
-                return await anyio.to_thread.run_sync(work, Workspace(sandbox.path, quota) if sandbox else None)
+                async with turn or nullcontext():
+                    return await anyio.to_thread.run_sync(work, Workspace(sandbox.path, quota) if sandbox else None)
             finally:
                 if make:
                     self.note_changed()  # afterwards: a measurement may happen in between

@@ -53,6 +53,8 @@ class OfferedTools(Observer):
         self._sessions: dict[Session, SessionToolCalls] = {}
         self._offered: WeakKeyDictionary[Kernel, asyncio.Event] = WeakKeyDictionary()
         """Kernels of sessions; the event is set once the first offer was made, or none is needed."""
+        self._failed: WeakKeyDictionary[Kernel, Session] = WeakKeyDictionary()
+        """Kernels that could not get their newest offer: it is made again before their next cell."""
         self._is_opening = False
         self._opened = asyncio.Event()
 
@@ -140,8 +142,13 @@ class OfferedTools(Observer):
             execution.tool_calls = ToolCalls()
 
     async def before_cell(self, kernel: Kernel) -> None:
-        """Wait until the kernel has its first offer, but not for long."""
-        if not self._is_opening or (offered := self._offered.get(kernel)) is None or offered.is_set():
+        """Wait until the kernel has its first offer, or one that failed, but not for long."""
+        if not self._is_opening or (offered := self._offered.get(kernel)) is None:
+            return
+        if self.code_mode is not None and (session := self._failed.pop(kernel, None)) is not None:
+            offered.clear()
+            self._offer_soon(session, kernel)
+        if offered.is_set():
             return
         with anyio.move_on_after(FIRST_OFFER_SECONDS):
             await offered.wait()
@@ -162,12 +169,15 @@ class OfferedTools(Observer):
 
         if (code_mode := self.code_mode) is None:
             return
+        has_it = False
         try:
             offer = await code_mode.offers.of(session.principal)
             if session.kernel is not kernel:
                 return
             if (calls := self._sessions.get(session)) is None:
                 calls = self._sessions[session] = SessionToolCalls(self._settings, session, code_mode.broker)
-            await calls.offer(kernel, offer)
+            has_it = await calls.offer(kernel, offer)
         finally:
+            if not has_it:
+                self._failed[kernel] = session
             self._offered.setdefault(kernel, asyncio.Event()).set()

@@ -40,11 +40,11 @@ class SessionToolCalls:
         self._tools = SessionTools()
         self._kernel: _KernelToolCalls | None = None
 
-    async def offer(self, kernel: Kernel, offer: Offer) -> None:
-        """Make this offer to the session's kernel, unless it already has it."""
+    async def offer(self, kernel: Kernel, offer: Offer) -> bool:
+        """Make this offer to the session's kernel, unless it already has it. Returns False if the kernel refused it."""
         if self._kernel is None or self._kernel.kernel is not kernel:
             self._kernel = _KernelToolCalls(self._session, kernel, self._broker, self._tools, self._count)
-        await self._kernel.offer(offer)
+        return await self._kernel.offer(offer)
 
     def kernel_ended(self) -> None:
         """Clear the session's approvals: a person gave them for the code of this kernel."""
@@ -85,13 +85,17 @@ class _KernelToolCalls:
         self._of: dict[str, set[int]] = {}
         """The pending calls of a cell."""
 
-    async def offer(self, offer: Offer) -> None:
+    async def offer(self, offer: Offer) -> bool:
         is_own = self.kernel.launch.kernelspec == OWN_KERNELSPEC  # no other kernel knows the message
         if offer == self._offered or self.kernel.ended.is_set() or not is_own:
-            return
+            return True
         self._offered = offer
         with suppress(KernelDied):
-            await self.kernel.offer_tools(offer, self)
+            reply = await self.kernel.offer_tools(offer, self)
+            if reply["content"].get("status") != "ok":
+                self._offered = None
+                return False
+        return True
 
     def end(self) -> None:
         for task in list(self._calls.values()):
