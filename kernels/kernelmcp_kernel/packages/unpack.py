@@ -7,7 +7,6 @@ regardless of the archive's own directory.
 from __future__ import annotations
 
 import errno
-import lzma
 import stat
 import zipfile
 import zlib
@@ -24,17 +23,20 @@ _MAX_PART_BYTES = 255
 _CHUNK_BYTES = 1 << 18
 _ENTRY = b"PK\x01\x02"
 
-# zipfile's exceptions for a damaged archive; bz2 and seeking also raise an OSError without a number, or with EINVAL.
+# zipfile's exceptions for a damaged archive; seeking also raises an OSError without a number, or with EINVAL.
 DAMAGED = (
     zipfile.BadZipFile,
     EOFError,
     IndexError,
+    MemoryError,
     NotImplementedError,
     RuntimeError,
     ValueError,
-    lzma.LZMAError,
     zlib.error,
 )
+
+# zipfile decompresses others without a limit: a few hundred bytes become gigabytes in memory before `_write` sees one.
+_BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 # Parts of NAME.data that contain Python code; others (scripts, headers, data) need an environment, which a guest lacks.
 _CODE = ("purelib", "platlib")
@@ -97,7 +99,12 @@ def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: Path, left: i
 
 
 def _place(entry: zipfile.ZipInfo, wheel: str) -> PurePosixPath | None:
-    """The path of a file below the target; None: omit it. Raises PackageInvalid for a bad name or type."""
+    """The path of a file below the target; None: omit it. Raises PackageInvalid for a bad name, type or compression."""
+    if entry.compress_type not in _BOUNDED:
+        raise PackageInvalid(
+            f"{wheel} holds {entry.filename[:100]!r}, which is compressed by another method than deflate; install "
+            "another version"
+        )
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
         raise PackageInvalid(
