@@ -8,7 +8,7 @@ It is long because an installation is one process: requested, present, prepared,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -41,10 +41,11 @@ from kernelmcp_kernel.packages.requirements import (
     check_not_denied,
     check_pins,
     holds,
+    is_allowed,
     is_exact,
     parse_all,
     parse_pinned,
-    pins_key,
+    pin_key,
     resolution_key,
     unmet,
     without_versions,
@@ -69,7 +70,6 @@ class Installer:
         self._packages: dict[str, Package] = {}
         self._present: dict[str, Present] = {}
         self._preinstalled: dict[str, Present] = {}
-        self._asked: set[str] = set()  # names, of these packages
         self._whole = True  # all dependencies of the packages are present
         self._one_at_a_time = asyncio.Lock()
         self._tools = Store(self._store.root, settings.max_cache_mb << 20)  # with its own leases
@@ -129,12 +129,12 @@ class Installer:
         requirements = [requirement for requirement, _ in pinned]
         check_enabled(self._settings)
         # A session that is restored has dependencies by these names, in these versions.
-        is_known = await asyncio.to_thread(self._store.asked, pins_key(requirements)) if options.no_deps else None
-        said = name_packages(requirements, self._settings) if is_known is None else ()
+        known = await asyncio.to_thread(self._dependencies_in, requirements) if options.no_deps else []
+        said = name_packages([each for each in requirements if each not in known], self._settings)
         pins = {str(canonicalize_name(requirement.name)): hashes for requirement, hashes in pinned if hashes}
         if not options.no_deps:  # no checks for a session that is restored as it was
             check_useful(requirements, self._present)
-        outcome = await self._install(requirements, say, options, pins=pins)
+        outcome = await self._install(requirements, say, options, pins=pins, known=known)
         return replace(outcome, notes=(*said, *outcome.notes), requirements=tuple(map(str, requirements)))
 
     async def plan(self, asked: Any) -> list[Planned]:
@@ -170,9 +170,9 @@ class Installer:
         *,
         from_distribution: bool = False,
         pins: Mapping[str, frozenset[str]] = {},  # never modified
+        known: Sequence[Requirement] = (),
     ) -> Outcome:
-        asked = await asyncio.to_thread(self._asked_for, requirements, options)
-        check_allowed(self._settings, asked)
+        check_allowed(self._settings, [each for each in requirements if each not in known])
         async with self._one_at_a_time:
             await self._find_present()
             wanted, there = self._sort_out(requirements)
@@ -186,6 +186,8 @@ class Installer:
                 packages, said = await self._fetch_with_companions(wanted, say, options, from_distribution, pins)
                 check_pins(pins, map(_identity, packages))
                 there_now = [await asyncio.to_thread(_present, package) for package in packages]
+                if not options.no_deps:
+                    await asyncio.to_thread(self._remember_asked, requirements, packages)
                 new = packages
             finally:
                 used = [package.wheel.sha256 for package in (*self._packages.values(), *new)]
@@ -195,7 +197,6 @@ class Installer:
             for package, present in zip(packages, there_now, strict=True):
                 self._record(package, present)
             self._whole = self._whole and not options.no_deps
-            self._asked |= {str(canonicalize_name(requirement.name)) for requirement in asked}
             self._remember_whole()
             notes += [each.note for each in packages if each.note]
             return Outcome(packages, there, (*notes, *said))
@@ -396,17 +397,27 @@ class Installer:
         found = [(wheel, "local" if wheel.file in local else "pypi") for wheel in wheels]
         return [Wheel(w.name, w.version, w.sha256, w.file, sources.get(w.sha256, own)) for w, own in found]
 
-    def _asked_for(self, requirements: list[Requirement], options: Options) -> list[Requirement]:
-        """These requirements; if they are all the packages of a session that is restored, those it had asked for."""
-        names = self._store.asked(pins_key(requirements)) if options.no_deps else None
-        return list(map(Requirement, names)) if names else requirements
+    def _dependencies_in(self, pinned: list[Requirement]) -> list[Requirement]:
+        """The pins of packages that came with a request that is allowed, and whose names are pinned here or present: a
+        session that is restored requests each of its packages."""
+        there = {*self._packages, *self._preinstalled, *(canonicalize_name(each.name) for each in pinned)}
+        came_with = {each: [request.split() for request in self._store.asked(pin_key(each))] for each in pinned}
+        return [
+            each
+            for each, requests in came_with.items()
+            if any(there.issuperset(names) and is_allowed(self._settings, names) for names in requests)
+        ]
+
+    def _remember_asked(self, requirements: list[Requirement], packages: list[Package]) -> None:
+        asked = {canonicalize_name(requirement.name) for requirement in requirements}
+        for name, version, _ in map(_identity, packages):
+            if name not in asked:
+                self._store.remember_asked(pin_key(Requirement(f"{name}=={version}")), asked)
 
     def _remember_whole(self) -> None:
-        """A session that is restored requests exactly its own packages: save the resolution for that, and for what the
-        settings allow the names that were asked for."""
+        """A session that is restored requests exactly its own packages: save the resolution for that."""
         wheels = [package.wheel for package in self._packages.values()]
         exact = [Requirement(f"{wheel.name}=={wheel.version}") for wheel in wheels]
-        self._store.remember_asked(pins_key(exact), self._asked)
         own = {name: present for name, present in self._present.items() if name not in self._packages}
         self._store.remember(resolution_key(self._settings, exact, own.values(), Options(no_deps=True)), wheels)
         if self._whole:
