@@ -20,7 +20,7 @@ from kernelmcp_kernel.packages import distribution, empty_wheels, installer, pip
 from kernelmcp_kernel.packages import store as store_module
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Package
-from kernelmcp_kernel.packages.package_errors import PackageCacheError, PackageError
+from kernelmcp_kernel.packages.package_errors import PackageCacheError, PackageConflict, PackageError, PackageTimeout
 from kernelmcp_kernel.packages.requirements import Options, parse_all
 from kernelmcp_kernel.packages.store import Store
 from kernelmcp_kernel.settings import PackageSettings, read_settings
@@ -148,6 +148,26 @@ def test_newest_versions_are_looked_for_in_the_time_of_an_installation(
 
     told = "1.0 stays as it is: it is unknown now whether there is a newer one"
     assert asyncio.run(upgraded()) == (f"one {told}", f"two {told}")
+
+
+@pytest.mark.parametrize("failure", [PackageTimeout, PackageCacheError, PackageConflict])
+def test_what_fails_with_companions_is_tried_without_them_in_the_same_time(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: type[PackageError]
+) -> None:
+    """Unless it would fail for the same reason."""
+    ends: list[float] = []
+
+    async def fail(_request: object, _folder: object, _say: object, until: float) -> None:
+        ends.append(until)
+        raise failure("plain")
+
+    monkeypatch.setattr(installer, "download", fail)
+    monkeypatch.setattr(Installer, "_small_companions", lambda *_: parse_all(["small==1.0"]))
+    settings = PackageSettings(index_url=DEAD_INDEX, pyodide_url=str(tmp_path))
+    with pytest.raises(failure):
+        asyncio.run(Installer(settings, store).install(["plain"], lambda _: None))
+    assert len(ends) == (2 if failure is PackageConflict else 1)
+    assert len(set(ends)) == 1
 
 
 def test_a_cached_wheel_that_another_process_has_deleted_is_not_at_hand(store: Store, tmp_path: Path) -> None:

@@ -26,11 +26,13 @@ from kernelmcp_kernel.packages.index.answers import IndexAnswers
 from kernelmcp_kernel.packages.outcome import Outcome, Package
 from kernelmcp_kernel.packages.package_errors import (
     ANOTHER_SESSION,
+    PackageCacheError,
     PackageConflict,
     PackageError,
     PackageInvalid,
     PackageNotFound,
     PackageNotSupported,
+    PackageTimeout,
 )
 from kernelmcp_kernel.packages.pip_run import Request
 from kernelmcp_kernel.packages.requirements import (
@@ -99,7 +101,7 @@ class Installer:
         await self._find_present()
         for wheel in wheels:
             for package in await self._from_cache([wheel]) or []:
-                self._record(package, await asyncio.to_thread(_present, package))
+                self._record(package, await asyncio.to_thread(package.as_present))
 
     async def _find_present(self) -> None:
         if not self._present:
@@ -177,15 +179,15 @@ class Installer:
             await self._find_present()
             wanted, there = self._sort_out(requirements)
             own = [self._packages.get(canonicalize_name(present.name)) for present in there]
-            check_pins(pins, [_identity(package) for package in own if package is not None])
+            check_pins(pins, [package.identity for package in own if package is not None])
             notes = await self._about_upgrades(there, options) if options.upgrade else []
             if not wanted:
                 return Outcome([], there, tuple(notes))
             new: list[Package] = []
             try:
                 packages, said = await self._fetch_with_companions(wanted, say, options, from_distribution, pins)
-                check_pins(pins, map(_identity, packages))
-                there_now = [await asyncio.to_thread(_present, package) for package in packages]
+                check_pins(pins, [package.identity for package in packages])
+                there_now = [await asyncio.to_thread(package.as_present) for package in packages]
                 if not options.no_deps:
                     await asyncio.to_thread(self._remember_asked, requirements, packages)
                 new = packages
@@ -262,10 +264,15 @@ class Installer:
         pins: Mapping[str, frozenset[str]],
     ) -> tuple[list[Package], tuple[str, ...]]:
         """Like `_fetch`, plus the small companions of the requirements, if these are available too."""
+        until = asyncio.get_running_loop().time() + self._settings.install_timeout_seconds
         if not (options.no_deps or pins) and (more := await asyncio.to_thread(self._small_companions, wanted)):
-            with suppress(PackageError):
-                return await self._fetch([*wanted, *more], say, options, from_distribution)
-        return await self._fetch(wanted, say, options, from_distribution)
+            try:
+                return await self._fetch([*wanted, *more], say, options, from_distribution, until)
+            except (PackageTimeout, PackageCacheError):
+                raise  # as it would fail without them
+            except PackageError:
+                pass
+        return await self._fetch(wanted, say, options, from_distribution, until)
 
     def _small_companions(self, wanted: list[Requirement]) -> list[Requirement]:
         """The versions that are prepared, or in Pyodide's distribution; no session should wait for others."""
@@ -294,9 +301,10 @@ class Installer:
         }
 
     async def _fetch(
-        self, wanted: list[Requirement], say: Say, options: Options, from_distribution: bool
+        self, wanted: list[Requirement], say: Say, options: Options, from_distribution: bool, until: float
     ) -> tuple[list[Package], tuple[str, ...]]:
-        """Resolve and unpack, from prepared or cached packages if possible; return the packages, and notes."""
+        """Resolve and unpack, from prepared or cached packages if possible; return the packages, and notes. What takes
+        time, pip, ends at `until` (the loop's time)."""
         store = self._store
         prepared = await asyncio.to_thread(find_prepared) if not (options.pre or options.upgrade) else None
         wheels = self._of_prepared(prepared, wanted, options) if prepared else None
@@ -313,7 +321,7 @@ class Installer:
             wanted, self._present, cached=cached, options=options, from_distribution=from_distribution, builder=builder
         )
         with store.staging() as staging:
-            found = await download(request, staging, say)
+            found = await download(request, staging, say, until)
             wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in found.files]
         wheels = await asyncio.to_thread(self._with_sources, wheels)
         packages = await self._from_cache(wheels)
@@ -410,7 +418,7 @@ class Installer:
 
     def _remember_asked(self, requirements: list[Requirement], packages: list[Package]) -> None:
         asked = {canonicalize_name(requirement.name) for requirement in requirements}
-        for name, version, _ in map(_identity, packages):
+        for name, version, _ in [package.identity for package in packages]:
             if name not in asked:
                 self._store.remember_asked(pin_key(Requirement(f"{name}=={version}")), asked)
 
@@ -437,12 +445,3 @@ def name_packages(requirements: list[Requirement], settings: PackageSettings) ->
 
 def _not_known(there: Present) -> str:
     return f"{there.name} {there.version} stays as it is: it is unknown now whether there is a newer one"
-
-
-def _identity(package: Package) -> tuple[str, str, str]:
-    return package.wheel.name, package.wheel.version, package.wheel.sha256
-
-
-def _present(package: Package) -> Present:
-    """Uses the name and version of the file name: those in the metadata were not checked."""
-    return Present(package.wheel.name, package.wheel.version, empty_wheels.extras_of(package.requires()))
