@@ -82,6 +82,16 @@ def test_it_is_an_installation(kernel: Kernel, code: str, name: str) -> None:
     assert (ran.status, told(ran)) == ("ok", f"Successfully installed {name}-1.0"), ran.error
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [("%pip install 'bounded >0.5,<3.0.dev0'", "bounded"), ('!pip install -q "limited >0.5,<3.0.dev0"', "limited")],
+)
+def test_bounds_in_quotes_are_no_redirection(kernel: Kernel, index: Index, line: str, name: str) -> None:
+    index.add(name, "1.0")
+    index.add(name, "3.0")
+    assert told(kernel.run(line)) == f"Successfully installed {name}-1.0"
+
+
 COMPILED = r"""
 open('p.txt', 'w').write('''#
 # made by pip-compile

@@ -77,7 +77,8 @@ _STARTS = re.compile(
 )
 _INSTALLS = re.compile(r"\s(?:install|add|sync)\b")
 # The rest of a shell line that is not pip's. A version before it may contain a redirection's character.
-_REDIRECTION = re.compile(r"(?<=\s)[012&]?>>?(?!=)\s*(?:&\d|(?=[^\s\"']*[A-Za-z/])[^\s\"']+)")
+_REDIRECTION = r"(?<=\s)[012&]?>>?(?!=)\s*(?:&\d|(?=[^\s\"']*[A-Za-z/])[^\s\"']+)"
+_QUOTED_OR_REDIRECTION = re.compile(rf"""(\\.|'[^']*'|"(?:\\.|[^"\\])*")|{_REDIRECTION}""")
 
 
 def pip(line: str, *, captured: bool = False) -> None:
@@ -146,16 +147,20 @@ def _parts(command: str) -> list[str]:
 def _words(command: str) -> list[str]:
     """The words of a shell line without redirections, including the operators between its commands."""
     try:
-        words = shlex.shlex(_REDIRECTION.sub("", command), posix=False, punctuation_chars=";&|")
+        words = shlex.shlex(_without_redirections(command), posix=False, punctuation_chars=";&|")
         words.whitespace_split, words.commenters = True, "#"
         return list(words)
     except ValueError:
         return [command]  # `pip` reports the error
 
 
+def _without_redirections(command: str) -> str:
+    return _QUOTED_OR_REDIRECTION.sub(r"\1", command)
+
+
 def _split(line: str) -> list[str]:
     try:
-        return shlex.split(_REDIRECTION.sub("", line), comments=True)
+        return shlex.split(_without_redirections(line), comments=True)
     except ValueError as error:
         raise packages.kind("InvalidRequirement")(f"{line.strip()}: {error}") from None
 
