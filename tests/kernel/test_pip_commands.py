@@ -226,6 +226,13 @@ def test_what_pip_lists_has_the_form_that_is_asked_for(kernel: Kernel) -> None:
     assert frozen == kernel.run("%pip freeze").text() == "".join(f"{name}=={version}\n" for name, version in listed)
 
 
+def test_what_pip_lists_is_written_to_a_file(kernel: Kernel) -> None:
+    frozen = kernel.run("%pip freeze").text()
+    for line in ("!pip freeze > a.txt", "%pip freeze > a.txt", "x = !pip freeze > a.txt"):
+        assert kernel.run(line).text() == ""
+        assert kernel.run("import os\nprint(open('a.txt').read(), end=''); os.remove('a.txt')").text() == frozen, line
+
+
 def test_what_pip_lists_goes_through_a_pipe(kernel: Kernel) -> None:
     listed = kernel.run("!pip list").text().splitlines()
     assert kernel.run("!pip list | head -3").text().splitlines() == listed[:3]

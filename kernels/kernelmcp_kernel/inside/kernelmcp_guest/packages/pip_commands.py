@@ -117,9 +117,10 @@ def is_pip(command: str) -> bool:
 
 def is_only_pip(command: str) -> bool:
     """Return whether every command of a shell line is pip, and no shell is needed. Output of an installation is for
-    people, so pipes after it are ignored."""
+    people, so pipes and redirections after it are ignored."""
     parts = _parts(command)
-    return all(map(is_pip, parts)) and ("|" not in _words(command) or all(map(_INSTALLS.search, parts)))
+    has_target = "|" in _words(command) or bool(_redirections(command))
+    return all(map(is_pip, parts)) and (not has_target or all(map(_INSTALLS.search, parts)))
 
 
 def run_command(command: str) -> None:
@@ -129,6 +130,9 @@ def run_command(command: str) -> None:
             (pip if found["uv"] is None else uv)(part[found.end() :])
         else:
             _say(f"[not done, because there is no shell: {part}]")
+    if not is_only_pip(command):
+        for redirection in _redirections(command):
+            _say(f"[not done, because there is no shell: {redirection}]")
 
 
 def _parts(command: str) -> list[str]:
@@ -152,6 +156,10 @@ def _words(command: str) -> list[str]:
         return list(words)
     except ValueError:
         return [command]  # `pip` reports the error
+
+
+def _redirections(command: str) -> list[str]:
+    return [found[0] for found in _QUOTED_OR_REDIRECTION.finditer(command) if found[1] is None]
 
 
 def _without_redirections(command: str) -> str:
