@@ -170,6 +170,23 @@ def test_what_fails_with_companions_is_tried_without_them_in_the_same_time(
     assert len(set(ends)) == 1
 
 
+def test_a_lease_that_ends_while_room_is_made_fails_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Store(store.root)
+    (store.root / "tmp").mkdir(parents=True)
+    (store.unpacked / "old").mkdir(parents=True)
+    one.room.use(["old"])
+    opened = os.open
+
+    def end_first(path: Any, *arguments: Any) -> int:
+        if Path(path).parent.name == "leases":
+            one.room.end()
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(os, "open", end_first)
+    with Store(store.root, max_bytes=8000).room.making(4000):
+        assert not (store.unpacked / "old").exists()
+
+
 def test_a_cached_wheel_that_another_process_has_deleted_is_not_at_hand(store: Store, tmp_path: Path) -> None:
     there, gone = (store.add_wheel(make_wheel(tmp_path, name), "pypi") for name in ("there", "gone"))
     request: Any = SimpleNamespace(cached=store.wheel_files(), settings=PackageSettings())

@@ -183,12 +183,16 @@ def trim(folder: Path, max_files: int) -> None:
 
 
 def _leased_by(lease: Path) -> list[str]:
-    """The packages of another process's lease."""
-    fd = os.open(lease, os.O_RDONLY | os.O_CLOEXEC)
+    """The packages of another process's lease. None if it ends meanwhile."""
+    try:
+        fd = os.open(lease, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return lease.read_text("utf-8").split()
+        with open(fd, "rb", closefd=False) as stream:
+            return stream.read().decode().split()
     else:
         lease.unlink(missing_ok=True)
         return []
