@@ -170,6 +170,16 @@ def test_what_fails_with_companions_is_tried_without_them_in_the_same_time(
     assert len(set(ends)) == 1
 
 
+def test_the_leases_of_kernels_that_have_ended_go_with_the_next_lease(store: Store) -> None:
+    live = Store(store.root)
+    live.room.use(["live"])
+    for number in range(3):
+        (store.root / "leases" / f"dead{number}").write_text("dead\n")
+    store.room.use(["own"])
+    leases = {file.read_text() for file in (store.root / "leases").iterdir()}
+    assert leases == {"live\n", "own\n"}
+
+
 def test_a_lease_that_ends_while_room_is_made_fails_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Store(store.root)
     (store.root / "tmp").mkdir(parents=True)

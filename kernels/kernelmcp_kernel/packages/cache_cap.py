@@ -68,6 +68,7 @@ class Room:
         if wanted != self._own:
             with contextlib.suppress(OSError), self._alone():
                 self._write_lease(wanted)
+                self._leased()  # deletes the leases of kernels that have ended
 
     def _write_lease(self, wanted: frozenset[str]) -> None:
         """Replace the old file by a new one; it is valid until then: a full disk must not end a lease."""
