@@ -18,9 +18,16 @@ from kernelmcp_kernel.languages.python.language import Python
 from kernelmcp_kernel.languages.python.prepared import PreparedPackage
 from kernelmcp_kernel.packages import distribution, empty_wheels, installer, pip_run, resolver
 from kernelmcp_kernel.packages import store as store_module
+from kernelmcp_kernel.packages.cache_cap import STAMP
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Package
-from kernelmcp_kernel.packages.package_errors import PackageCacheError, PackageConflict, PackageError, PackageTimeout
+from kernelmcp_kernel.packages.package_errors import (
+    PackageCacheError,
+    PackageConflict,
+    PackageError,
+    PackageInvalid,
+    PackageTimeout,
+)
 from kernelmcp_kernel.packages.requirements import Options, parse_all
 from kernelmcp_kernel.packages.store import Store
 from kernelmcp_kernel.settings import PackageSettings, read_settings
@@ -52,6 +59,12 @@ def test_what_a_package_requires_is_read_from_its_metadata_alone(store: Store, t
     package = unpacked(store, make_wheel(tmp_path, "plain", files=hostile))
     metadata_of(package).write_bytes(b"")
     assert package.requires() == []
+
+
+@pytest.mark.parametrize("name", [STAMP, f"{STAMP}/a.py", f"plain-1.0.data/purelib/{STAMP}/a.py"])
+def test_a_wheel_with_the_name_of_the_caches_own_file_is_refused(store: Store, tmp_path: Path, name: str) -> None:
+    with pytest.raises(PackageInvalid, match="which the package cache uses; install another version"):
+        unpacked(store, make_wheel(tmp_path, "plain", files={name: "x"}))
 
 
 def test_what_a_package_requires_is_a_limited_number_of_lines_of_any_bytes(store: Store, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import zlib
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
+from kernelmcp_kernel.packages.cache_cap import STAMP
 from kernelmcp_kernel.packages.package_errors import PackageInvalid, PackageTooLarge
 
 # Also of folders. The largest widely used wheels have 15,000 files.
@@ -115,5 +116,9 @@ def _place(entry: zipfile.ZipInfo, wheel: str) -> PurePosixPath | None:
     if not harmless or len(entry.filename) > _MAX_PATH_CHARS or any(c in entry.filename for c in "\\\0:"):
         raise PackageInvalid(f"{wheel} holds a file named {entry.filename[:100]!r}; install another version")
     if parts[0].endswith(".data") and len(parts) > 2:
-        return PurePosixPath(*parts[2:]) if parts[1] in _CODE else None
+        if parts[1] not in _CODE:
+            return None
+        parts = parts[2:]
+    if parts[0].lower() == STAMP:
+        raise PackageInvalid(f"{wheel} holds {STAMP!r}, which the package cache uses; install another version")
     return PurePosixPath(*parts)
