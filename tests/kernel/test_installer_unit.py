@@ -126,6 +126,21 @@ def test_a_listing_is_made_where_is_swept_what_killed_kernels_left(
     assert list((store.root / "tmp").iterdir()) == []
 
 
+def test_a_damaged_listing_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    listed = [distribution.Listed(name, "1.0", f"{name}-1.0-py3-none-any.whl", "0" * 64, ()) for name in ("one", "two")]
+    made = empty_wheels.listing(listed)
+    whole = {file.name: file.read_bytes() for file in made.glob("*.whl")}
+    assert len(whole) == 2
+    first = empty_wheels.listing(listed).stat()
+    assert first == made.stat(), "it is made once"
+    for damage in (Path.unlink, lambda file: file.write_bytes(b""), lambda file: (made / STAMP).unlink()):
+        damage(made / min(whole))
+        assert empty_wheels.listing(listed) == made
+        assert {file.name: file.read_bytes() for file in made.glob("*.whl")}.keys() == whole.keys()
+        assert all(file.stat().st_size == len(whole[file.name]) for file in made.glob("*.whl"))
+
+
 def test_what_a_session_asked_for_outlasts_the_resolutions_of_others(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,7 +128,7 @@ class Store:
             folder.mkdir()
             os.replace(file, folder / place.name)
             with self.room.making((folder / place.name).stat().st_size):
-                self._put(folder, place.parent, lambda: self.has_wheel(wheel))
+                self.put(folder, place.parent, lambda: self.has_wheel(wheel))
         return wheel
 
     def wheel_file(self, wheel: Wheel) -> Path:
@@ -150,7 +150,7 @@ class Store:
         """The unpacked package, if it exists and is complete. Each is checked once per process."""
         folder = self.unpacked / wheel.sha256
         if wheel.sha256 not in self._checked or not folder.is_dir():
-            if not _is_whole(folder):
+            if not is_whole(folder):
                 return None
             self._checked.add(wheel.sha256)
         return folder
@@ -170,12 +170,12 @@ class Store:
             unpack(self.wheel_file(wheel), folder, max_bytes)
             _check_identity(folder, wheel)
             size = size_of_files(folder)
-            (folder / STAMP).write_text(json.dumps({"listing": _listing(folder), "bytes": size}), "utf-8")
+            write_stamp(folder, bytes=size)
             with self.room.making(size):
-                self._put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
+                self.put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
         return self.find(wheel)
 
-    def _put(self, made: Path, place: Path, is_good: Callable[[], bool]) -> None:
+    def put(self, made: Path, place: Path, is_good: Callable[[], bool]) -> None:
         """Rename a folder into place. An existing one is kept if it is good: another kernel was faster."""
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
@@ -197,7 +197,7 @@ class Store:
     def add_bytecode(self, sha256: str, made: Path) -> None:
         """Move a folder with bytecode into the cache. Raises PackageCacheError, OSError."""
         with self.room.making(size_of_files(made)):
-            self._put(made, self.root / "bytecode" / sha256, lambda: True)
+            self.put(made, self.root / "bytecode" / sha256, lambda: True)
 
     # -- resolutions
 
@@ -285,7 +285,13 @@ def _check_identity(folder: Path, wheel: Wheel) -> None:
         raise PackageInvalid(f"{wheel.file} has metadata of {file.stat().st_size:,} bytes; install another version")
 
 
-def _is_whole(folder: Path) -> bool:
+def write_stamp(folder: Path, **facts: int) -> None:
+    """Describe the contents of a folder in a file in it, for `is_whole`. Raises OSError."""
+    (folder / STAMP).write_text(json.dumps({"listing": _listing(folder), **facts}), "utf-8")
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether a folder matches its stamp."""
     try:
         stamp: Any = json.loads((folder / STAMP).read_text("utf-8"))
         return stamp["listing"] == _listing(folder)
