@@ -15,12 +15,13 @@ from kernelmcp_kernel.languages.python.prepared import find_prepared, find_with_
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.prepare import __main__ as prepare
+from kernelmcp_kernel.prepare import plan
 from kernelmcp_kernel.prepare.archive import write_archive
 from kernelmcp_kernel.prepare.plan import plans
 from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.settings import PackageSettings, read_settings
 
-from .wheels import make_wheel
+from .wheels import DEAD_INDEX, make_wheel
 
 
 @pytest.mark.parametrize("text", ["[", "[]", '{"requirements": [1], "wheels": [{"name": 5}]}', "[" * 100_000])
@@ -169,6 +170,20 @@ def test_an_archive_is_set_up_without_what_is_no_longer_permitted(
     prepare._get_archived(tmp_path / "set.zip", Installer(chosen.packages, store), store)
     found = prepared.read_setup()
     assert (found.requirements, [wheel["name"] for wheel in found.wheels]) == (("new",), ["new"])
+
+
+def test_a_package_that_is_denied_later_does_not_stop_others_from_being_set_up(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_up(store, make_wheel(tmp_path, "old"), make_wheel(tmp_path, "kept"))
+    chosen = read_settings({"KERNELMCP_PACKAGES": json.dumps({"denied": ["old"], "index_url": DEAD_INDEX})})
+    for module in (prepared, prepare, plan):
+        monkeypatch.setattr(module, "settings", lambda: chosen)
+    monkeypatch.setattr(prepare.companions, "every", lambda _: [])
+    assert [(each.files, each.error) for each in plan.plans(["kept==1.0"], [])] == [([], None)]
+    assert not prepare._get(["kept==1.0"], Installer(chosen.packages, store), store)
+    found = prepared.read_setup()
+    assert (found.requirements, [wheel["name"] for wheel in found.wheels]) == (("kept", "kept==1.0"), ["kept"])
 
 
 def test_an_archive_adds_to_what_was_set_up_and_its_versions_win(store: Store, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -187,13 +187,15 @@ def _get_archived(archive: Path, installer: Installer, store: Store) -> None:
     known = prepared.permitted(prepared.read_setup())
     every = {wheel.name: wheel for wheel in (*(Wheel(**wheel) for wheel in known.wheels), *wheels)}
     asyncio.run(installer.take(list(every.values())))
-    _remember(tuple(dict.fromkeys((*known.requirements, *requirements))), installer.packages)
+    _remember((*known.requirements, *requirements), installer.packages)
 
 
 def _get(requirements: Sequence[str], installer: Installer, store: Store) -> bool:
     """Get the wheels, and record them: from then on no network is needed. Returns whether some are missing."""
-    asyncio.run(installer.take([Wheel(**wheel) for wheel in prepared.read_setup().wheels]))
+    known = prepared.permitted(prepared.read_setup())
+    asyncio.run(installer.take([Wheel(**wheel) for wheel in known.wheels]))
     missing: list[str] = []
+    done = list(known.requirements)
     silent: set[str] = set()
     for number, requirement in enumerate(requirements, 1):
         if requirement in silent:
@@ -212,10 +214,10 @@ def _get(requirements: Sequence[str], installer: Installer, store: Store) -> boo
             continue
         for note in outcome.notes:
             _say(note)
-        known = prepared.read_setup()
-        _remember(tuple(dict.fromkeys((*known.requirements, *outcome.requirements))), installer.packages)
+        done += outcome.requirements
+        _remember(done, installer.packages)
     if len(missing) < len(requirements):
-        _get_companions(installer)
+        _get_companions(installer, done)
     if settings().packages.preinstalled:
         asyncio.run(installer.install(settings().packages.preinstalled, _say))
     return bool(missing)
@@ -229,7 +231,7 @@ def _behind_silent_host(store: Store) -> set[str]:
     return {each.name for each in distribution.listed(settings().packages) if each.sha256 not in cached}
 
 
-def _get_companions(installer: Installer) -> None:
+def _get_companions(installer: Installer, requirements: Sequence[str]) -> None:
     """Also get what the packages need later. It was not requested: if unavailable, it does not count as missing."""
     for name in companions.every(["python", *(canonicalize_name(each.wheel.name) for each in installer.packages)]):
         if installer.version_of(name) is not None:
@@ -239,12 +241,12 @@ def _get_companions(installer: Installer) -> None:
         except PackageError as error:
             _say(f"{name}, which some functions of other packages need, is unavailable: {for_operator(error)}")
             continue
-        _remember(prepared.read_setup().requirements, installer.packages)
+        _remember(requirements, installer.packages)
 
 
-def _remember(requirements: tuple[str, ...], packages: list[Package]) -> None:
+def _remember(requirements: Iterable[str], packages: list[Package]) -> None:
     wheels = [asdict(package.wheel) for package in packages]
-    text = json.dumps({"requirements": requirements, "wheels": wheels}, indent=1) + "\n"
+    text = json.dumps({"requirements": list(dict.fromkeys(requirements)), "wheels": wheels}, indent=1) + "\n"
     _write(prepared.setup_file(), text.encode())
 
 

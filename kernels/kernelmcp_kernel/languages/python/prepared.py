@@ -123,7 +123,7 @@ def is_asked_for() -> bool:
 
 def permitted(setup: Setup) -> Setup:
     """What of a setup the settings still permit."""
-    requirements = tuple(each for each in setup.requirements if _are_allowed([each]))
+    requirements = tuple(each for each in setup.requirements if _are_allowed([each]) and not _is_denied([each]))
     return Setup(requirements, tuple(each for each in setup.wheels if not _is_denied([each["name"]])))
 
 
