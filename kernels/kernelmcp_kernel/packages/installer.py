@@ -96,12 +96,15 @@ class Installer:
             own = {name: present for name, present in self._present.items() if name not in former}
             self._present = self._preinstalled | own
 
-    async def take(self, wheels: list[Wheel]) -> None:
-        """Install exactly these wheels from the cache; omit those that it no longer has. Raises PackageError."""
+    async def take(self, wheels: list[Wheel]) -> list[Wheel]:
+        """Install exactly these wheels from the cache, or none of them: return those that it no longer has. Raises
+        PackageError."""
         await self._find_present()
-        for wheel in wheels:
-            for package in await self._from_cache([wheel]) or []:
-                self._record(package, await asyncio.to_thread(package.as_present))
+        found = [(wheel, await self._from_cache([wheel])) for wheel in wheels]
+        gone = [wheel for wheel, packages in found if packages is None]
+        for package in [] if gone else chain.from_iterable(packages or [] for _, packages in found):
+            self._record(package, await asyncio.to_thread(package.as_present))
+        return gone
 
     async def _find_present(self) -> None:
         if not self._present:
