@@ -102,7 +102,7 @@ class Installer:
         await self._find_present()
         found = [(wheel, await self._from_cache([wheel])) for wheel in wheels]
         gone = [wheel for wheel, packages in found if packages is None]
-        for package in [] if gone else chain.from_iterable(packages or [] for _, packages in found):
+        for package in chain.from_iterable(packages or [] for _, packages in found if not gone):
             self._record(package, await asyncio.to_thread(package.as_present))
         return gone
 
