@@ -3,6 +3,8 @@
 A kernel's reports are validated because they go to disk, and from there into a cell.
 """
 
+from collections import deque
+from collections.abc import Iterable
 from typing import Annotated, Any, cast
 
 import anyio
@@ -21,8 +23,11 @@ RESTORE_SECONDS = 60.0
 MAX_PACKAGES = 1000
 # What one `%pip install` of our kernels takes.
 MAX_AT_ONCE = 200
+# One package that is unavailable takes 16 of them to find, if there are 200. Those that none gets are named as missing.
+MAX_COMMANDS = 64
 MAX_NOTE_CHARS = 300
 MAX_NOTES = 50
+MAX_NAMES_CHARS = 1000
 MAX_REASON_CHARS = 2000
 
 log = structlog.get_logger(__name__)
@@ -96,21 +101,44 @@ def together(in_image: list[Package], installed: list[Package]) -> list[Package]
 
 
 async def restore(kernel: Kernel, packages: list[Package]) -> str | None:
-    """Reinstall packages in a fresh kernel with silent cells. Returns a warning for the user if that failed."""
-    pinned = [f"{package.name}=={package.version}" for package in packages]
-    failures: list[str] = []
+    """Reinstall packages in a fresh kernel with silent cells. Returns a warning for the user that names the packages
+    that it did not get."""
+    missing = dict.fromkeys((f"{package.name}=={package.version}" for package in packages), "")
     try:
-        with anyio.move_on_after(RESTORE_SECONDS):
-            for first in range(0, len(pinned), MAX_AT_ONCE):
-                # The list is complete, so --no-deps: what was installed without its dependencies is restored that way.
-                cell = "%pip install --no-deps " + " ".join(pinned[first : first + MAX_AT_ONCE])
-                if failure := _failure(await kernel.execute(cell, None, silent=True)):
-                    failures.append(failure)
-            return _note("\n".join(failures)) if failures else None
-        kernel.interrupt()
+        with anyio.move_on_after(RESTORE_SECONDS) as limit:
+            await _install(kernel, missing)
     except KernelDied:
         return None  # the session's next request fails with the same error
-    return _note(f"it took longer than {RESTORE_SECONDS:.0f} s")
+    if limit.cancelled_caught:
+        kernel.interrupt()
+    if not missing:
+        return None
+    late = f"it took longer than {RESTORE_SECONDS:.0f} s" if limit.cancelled_caught else ""
+    return _note(missing, [reason for reason in dict.fromkeys([late, *missing.values()]) if reason])
+
+
+async def _install(kernel: Kernel, missing: dict[str, str]) -> None:
+    """Install these pinned packages, and delete them from the dict; the others get a reason. What cannot be installed
+    together is installed by halves, because one package that is unavailable fails them all."""
+    pinned = list(missing)
+    waiting = deque(pinned[first : first + MAX_AT_ONCE] for first in range(0, len(pinned), MAX_AT_ONCE))
+    is_last_round = False
+    for _ in range(MAX_COMMANDS):
+        if not (waiting or is_last_round or len(missing) == len(pinned)):
+            is_last_round = True  # one may be permitted only with another, which is installed by now
+            waiting.extend([each] for each in missing)
+        if not waiting:
+            return
+        batch = waiting.popleft()
+        # The list is complete, so --no-deps: what was installed without its dependencies is restored that way.
+        failure = _failure(await kernel.execute("%pip install --no-deps " + " ".join(batch), None, silent=True))
+        for each in batch:
+            if failure is None:
+                del missing[each]
+            else:
+                missing[each] = failure
+        if failure is not None and len(batch) > 1:
+            waiting.extend((batch[: len(batch) // 2], batch[len(batch) // 2 :]))
 
 
 def _failure(reply: dict[str, Any]) -> str | None:
@@ -118,6 +146,7 @@ def _failure(reply: dict[str, Any]) -> str | None:
     return None if content.get("status") == "ok" else str(content.get("evalue"))[:MAX_REASON_CHARS]
 
 
-def _note(reason: str) -> str:
-    log.error("a session's packages could not be installed again", reason=reason[:500])
-    return f"{REPORT} packages that this session had are missing: {reason}\n"
+def _note(missing: Iterable[str], reasons: list[str]) -> str:
+    text = "\n".join([", ".join(missing)[:MAX_NAMES_CHARS], *reasons])[:MAX_REASON_CHARS]
+    log.error("a session's packages could not be installed again", reason=text[:500])
+    return f"{REPORT} packages that this session had are missing: {text}\n"

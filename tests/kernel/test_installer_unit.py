@@ -18,9 +18,16 @@ from kernelmcp_kernel.languages.python.language import Python
 from kernelmcp_kernel.languages.python.prepared import PreparedPackage
 from kernelmcp_kernel.packages import distribution, empty_wheels, installer, pip_run, resolver
 from kernelmcp_kernel.packages import store as store_module
+from kernelmcp_kernel.packages.cache_cap import STAMP
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Package
-from kernelmcp_kernel.packages.package_errors import PackageCacheError, PackageError
+from kernelmcp_kernel.packages.package_errors import (
+    PackageCacheError,
+    PackageConflict,
+    PackageError,
+    PackageInvalid,
+    PackageTimeout,
+)
 from kernelmcp_kernel.packages.requirements import Options, parse_all
 from kernelmcp_kernel.packages.store import Store
 from kernelmcp_kernel.settings import PackageSettings, read_settings
@@ -52,6 +59,12 @@ def test_what_a_package_requires_is_read_from_its_metadata_alone(store: Store, t
     package = unpacked(store, make_wheel(tmp_path, "plain", files=hostile))
     metadata_of(package).write_bytes(b"")
     assert package.requires() == []
+
+
+@pytest.mark.parametrize("name", [STAMP, f"{STAMP}/a.py", f"plain-1.0.data/purelib/{STAMP}/a.py"])
+def test_a_wheel_with_the_name_of_the_caches_own_file_is_refused(store: Store, tmp_path: Path, name: str) -> None:
+    with pytest.raises(PackageInvalid, match="which the package cache uses; install another version"):
+        unpacked(store, make_wheel(tmp_path, "plain", files={name: "x"}))
 
 
 def test_what_a_package_requires_is_a_limited_number_of_lines_of_any_bytes(store: Store, tmp_path: Path) -> None:
@@ -113,6 +126,21 @@ def test_a_listing_is_made_where_is_swept_what_killed_kernels_left(
     assert list((store.root / "tmp").iterdir()) == []
 
 
+def test_a_damaged_listing_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    listed = [distribution.Listed(name, "1.0", f"{name}-1.0-py3-none-any.whl", "0" * 64, ()) for name in ("one", "two")]
+    made = empty_wheels.listing(listed)
+    whole = {file.name: file.read_bytes() for file in made.glob("*.whl")}
+    assert len(whole) == 2
+    first = empty_wheels.listing(listed).stat()
+    assert first == made.stat(), "it is made once"
+    for damage in (Path.unlink, lambda file: file.write_bytes(b""), lambda file: (made / STAMP).unlink()):
+        damage(made / min(whole))
+        assert empty_wheels.listing(listed) == made
+        assert {file.name: file.read_bytes() for file in made.glob("*.whl")}.keys() == whole.keys()
+        assert all(file.stat().st_size == len(whole[file.name]) for file in made.glob("*.whl"))
+
+
 def test_what_a_session_asked_for_outlasts_the_resolutions_of_others(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +176,53 @@ def test_newest_versions_are_looked_for_in_the_time_of_an_installation(
 
     told = "1.0 stays as it is: it is unknown now whether there is a newer one"
     assert asyncio.run(upgraded()) == (f"one {told}", f"two {told}")
+
+
+@pytest.mark.parametrize("failure", [PackageTimeout, PackageCacheError, PackageConflict])
+def test_what_fails_with_companions_is_tried_without_them_in_the_same_time(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: type[PackageError]
+) -> None:
+    """Unless it would fail for the same reason."""
+    ends: list[float] = []
+
+    async def fail(_request: object, _folder: object, _say: object, until: float) -> None:
+        ends.append(until)
+        raise failure("plain")
+
+    monkeypatch.setattr(installer, "download", fail)
+    monkeypatch.setattr(Installer, "_small_companions", lambda *_: parse_all(["small==1.0"]))
+    settings = PackageSettings(index_url=DEAD_INDEX, pyodide_url=str(tmp_path))
+    with pytest.raises(failure):
+        asyncio.run(Installer(settings, store).install(["plain"], lambda _: None))
+    assert len(ends) == (2 if failure is PackageConflict else 1)
+    assert len(set(ends)) == 1
+
+
+def test_the_leases_of_kernels_that_have_ended_go_with_the_next_lease(store: Store) -> None:
+    live = Store(store.root)
+    live.room.use(["live"])
+    for number in range(3):
+        (store.root / "leases" / f"dead{number}").write_text("dead\n")
+    store.room.use(["own"])
+    leases = {file.read_text() for file in (store.root / "leases").iterdir()}
+    assert leases == {"live\n", "own\n"}
+
+
+def test_a_lease_that_ends_while_room_is_made_fails_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Store(store.root)
+    (store.root / "tmp").mkdir(parents=True)
+    (store.unpacked / "old").mkdir(parents=True)
+    one.room.use(["old"])
+    opened = os.open
+
+    def end_first(path: Any, *arguments: Any) -> int:
+        if Path(path).parent.name == "leases":
+            one.room.end()
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(os, "open", end_first)
+    with Store(store.root, max_bytes=8000).room.making(4000):
+        assert not (store.unpacked / "old").exists()
 
 
 def test_a_cached_wheel_that_another_process_has_deleted_is_not_at_hand(store: Store, tmp_path: Path) -> None:

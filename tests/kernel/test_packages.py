@@ -747,6 +747,35 @@ def test_what_came_with_an_allowed_package_comes_back_with_it_and_not_alone(
         restore(replace(own, denied=["brought"]), store, had)
 
 
+def test_a_session_is_restored_in_parts_and_by_a_kernel_that_has_some_of_it(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    """After a failure, with more packages than one command takes, or in a guest with another image."""
+    index.add("sized", requires=("alongside", "jwt"))
+    index.add("alongside")
+    index.add("jwt", "1.3.1")
+    own = replace(settings, allowed=["sized"])
+    had = install(own, store, "sized")
+
+    async def in_parts() -> tuple[dict[str, str], dict[str, str]]:
+        installer = Installer(own, Store(store.root))
+        with pytest.raises(e.PackageDenied):
+            await installer.install(["alongside==1.0"], print, Options(no_deps=True))
+        first = await installer.install(["sized==1.0"], print, Options(no_deps=True))
+        second = await installer.install(["alongside==1.0", "jwt==1.3.1"], print, Options(no_deps=True))
+        return names(first), names(second)
+
+    assert asyncio.run(in_parts()) == ({"sized": "pypi"}, {"alongside": "pypi", "jwt": "pypi"})
+    forged = Installer(own, Store(store.root)).install(["sized==2.0", "alongside==1.0"], print, Options(no_deps=True))
+    with pytest.raises(e.PackageNotFound):
+        asyncio.run(forged)
+    installer = Installer(own, Store(store.root))
+    installer.take_as_present([PreparedPackage("sized", "1.0", "0" * 64, "", "pypi", "", "", None, (), ())])
+    pinned = [f"{each.wheel.name}=={each.wheel.version}" for each in had.installed]
+    again = asyncio.run(installer.install(pinned, print, Options(no_deps=True)))
+    assert names(again) == {"alongside": "pypi", "jwt": "pypi"}
+
+
 def test_a_name_that_an_index_has_not_had_for_long_or_with_one_release_is_said_to_be_new_or_rare(
     index: Index, settings: PackageSettings, store: Store
 ) -> None:

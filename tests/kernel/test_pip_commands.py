@@ -82,6 +82,16 @@ def test_it_is_an_installation(kernel: Kernel, code: str, name: str) -> None:
     assert (ran.status, told(ran)) == ("ok", f"Successfully installed {name}-1.0"), ran.error
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [("%pip install 'bounded >0.5,<3.0.dev0'", "bounded"), ('!pip install -q "limited >0.5,<3.0.dev0"', "limited")],
+)
+def test_bounds_in_quotes_are_no_redirection(kernel: Kernel, index: Index, line: str, name: str) -> None:
+    index.add(name, "1.0")
+    index.add(name, "3.0")
+    assert told(kernel.run(line)) == f"Successfully installed {name}-1.0"
+
+
 COMPILED = r"""
 open('p.txt', 'w').write('''#
 # made by pip-compile
@@ -214,6 +224,13 @@ def test_what_pip_lists_has_the_form_that_is_asked_for(kernel: Kernel) -> None:
     assert json.loads(kernel.run("%pip list --format=json").text()) == found
     frozen = kernel.run("!pip list --format freeze").text()
     assert frozen == kernel.run("%pip freeze").text() == "".join(f"{name}=={version}\n" for name, version in listed)
+
+
+def test_what_pip_lists_is_written_to_a_file(kernel: Kernel) -> None:
+    frozen = kernel.run("%pip freeze").text()
+    for line in ("!pip freeze > a.txt", "%pip freeze > a.txt", "x = !pip freeze > a.txt"):
+        assert kernel.run(line).text() == ""
+        assert kernel.run("import os\nprint(open('a.txt').read(), end=''); os.remove('a.txt')").text() == frozen, line
 
 
 def test_what_pip_lists_goes_through_a_pipe(kernel: Kernel) -> None:

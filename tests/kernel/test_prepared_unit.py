@@ -13,14 +13,17 @@ from kernelmcp_kernel.languages.python import prepared
 from kernelmcp_kernel.languages.python.image import BootImage, rebuild_image, version_of
 from kernelmcp_kernel.languages.python.prepared import find_prepared, find_with_id, imported
 from kernelmcp_kernel.packages.installer import Installer
+from kernelmcp_kernel.packages.outcome import Outcome
+from kernelmcp_kernel.packages.package_errors import PackageNotFound
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.prepare import __main__ as prepare
+from kernelmcp_kernel.prepare import plan
 from kernelmcp_kernel.prepare.archive import write_archive
 from kernelmcp_kernel.prepare.plan import plans
 from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.settings import PackageSettings, read_settings
 
-from .wheels import make_wheel
+from .wheels import DEAD_INDEX, make_wheel
 
 
 @pytest.mark.parametrize("text", ["[", "[]", '{"requirements": [1], "wheels": [{"name": 5}]}', "[" * 100_000])
@@ -169,6 +172,83 @@ def test_an_archive_is_set_up_without_what_is_no_longer_permitted(
     prepare._get_archived(tmp_path / "set.zip", Installer(chosen.packages, store), store)
     found = prepared.read_setup()
     assert (found.requirements, [wheel["name"] for wheel in found.wheels]) == (("new",), ["new"])
+
+
+def test_a_package_that_is_denied_later_does_not_stop_others_from_being_set_up(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_up(store, make_wheel(tmp_path, "old"), make_wheel(tmp_path, "kept"))
+    chosen = read_settings({"KERNELMCP_PACKAGES": json.dumps({"denied": ["old"], "index_url": DEAD_INDEX})})
+    for module in (prepared, prepare, plan):
+        monkeypatch.setattr(module, "settings", lambda: chosen)
+    monkeypatch.setattr(prepare.companions, "every", lambda _: [])
+    assert [(each.files, each.error) for each in plan.plans(["kept==1.0"], [])] == [([], None)]
+    assert not prepare._get(["kept==1.0"], Installer(chosen.packages, store), store)
+    found = prepared.read_setup()
+    assert (found.requirements, [wheel["name"] for wheel in found.wheels]) == (("kept", "kept==1.0"), ["kept"])
+
+
+def lose(store: Store, *wheels: Wheel) -> None:
+    """The cache loses these."""
+    for wheel in wheels:
+        store.wheel_file(wheel).unlink()
+
+
+def test_what_the_cache_has_lost_is_not_prepared_in_parts_and_is_named(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    made: list[object] = []
+    monkeypatch.setattr(prepare, "_make", lambda *_: made.append(_))
+    lose(store, set_up(store, make_wheel(tmp_path, "one"), make_wheel(tmp_path, "two"))[0])
+    known = prepared.setup_file().read_text()
+    assert prepare.main(["--in-background"]) == prepare.UNPREPARED
+    said = "the packages could not be prepared: the cache no longer has packages that were set up: one 1.0."
+    assert capsys.readouterr().err == f"kernelmcp: {said} `kernelmcp setup` fetches them again\n"
+    assert prepare.main(["--in-background"]) == 0, "it has just failed"
+    assert (made, prepared.setup_file().read_text()) == ([], known)
+    write_archive(tmp_path / "set.zip", store, ("new",), [store.add_wheel(make_wheel(tmp_path, "new"), "pypi")])
+    assert prepare.main(["--offline", str(tmp_path / "set.zip")]) == prepare.UNPREPARED
+    assert "one 1.0. Run `kernelmcp setup` with a network, or with --remove, first" in capsys.readouterr().err
+    assert (made, prepared.setup_file().read_text()) == ([], known)
+
+
+def test_what_the_cache_has_lost_is_set_up_again_with_what_is_added(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unavailable: set[str] = {"one", "two"}
+    asked: list[str] = []
+
+    async def install(self: Installer, requirements: list[str], _say: object) -> Outcome:
+        [name] = requirements
+        asked.append(name)
+        if name in unavailable:
+            raise PackageNotFound(name)
+        await self.take([store.add_wheel(make_wheel(tmp_path, name), "pypi")])
+        return Outcome([], [], (), (name,))
+
+    def again(*names: str) -> tuple[list[str], tuple[str, ...], set[str]]:
+        asked.clear()
+        prepare.main([*names])
+        found = prepared.read_setup()
+        return [*asked], found.requirements, {wheel["name"] for wheel in found.wheels}
+
+    made: list[set[str]] = []
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    monkeypatch.setattr(prepare, "_make", lambda _, packages: made.append({each.wheel.name for each in packages}))
+    monkeypatch.setattr(prepare.companions, "every", lambda _: [])
+    monkeypatch.setattr(Installer, "install", install)
+    chosen = read_settings({"KERNELMCP_PACKAGES": json.dumps({"preinstalled": ["own"]})})
+    monkeypatch.setattr(prepare, "settings", lambda: chosen)
+    lose(store, set_up(store, make_wheel(tmp_path, "one"), make_wheel(tmp_path, "two"))[0])
+    assert again() == (["one", "two", "own"], ("one", "two"), {"one", "two"})
+    assert made == [], "not without what was set up"
+    unavailable.remove("two")
+    assert again("three") == (["one", "two", "three", "own"], ("one", "two", "three"), {"two", "three"})
+    unavailable.clear()
+    assert again("three") == (["one", "three", "own"], ("one", "two", "three"), {"one", "two", "three"})
+    assert made == [{"two", "three", "own"}, {"one", "two", "three", "own"}]
 
 
 def test_an_archive_adds_to_what_was_set_up_and_its_versions_win(store: Store, tmp_path: Path) -> None:

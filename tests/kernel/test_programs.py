@@ -612,3 +612,5 @@ def test_where_there_is_no_shell_a_sentence_says_so_and_python_still_runs(tmp_pa
         assert (
             kernel.run("!pip list && echo done").text().endswith("[not done, because there is no shell: echo done]\n")
         )
+        for line in ("!pip freeze > a.txt", "%pip freeze > a.txt"):
+            assert kernel.run(line).text().endswith("[not done, because there is no shell: > a.txt]\n"), line

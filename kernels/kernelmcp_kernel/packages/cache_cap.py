@@ -68,6 +68,7 @@ class Room:
         if wanted != self._own:
             with contextlib.suppress(OSError), self._alone():
                 self._write_lease(wanted)
+                self._leased()  # deletes the leases of kernels that have ended
 
     def _write_lease(self, wanted: frozenset[str]) -> None:
         """Replace the old file by a new one; it is valid until then: a full disk must not end a lease."""
@@ -183,12 +184,16 @@ def trim(folder: Path, max_files: int) -> None:
 
 
 def _leased_by(lease: Path) -> list[str]:
-    """The packages of another process's lease."""
-    fd = os.open(lease, os.O_RDONLY | os.O_CLOEXEC)
+    """The packages of another process's lease. None if it ends meanwhile."""
+    try:
+        fd = os.open(lease, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return lease.read_text("utf-8").split()
+        with open(fd, "rb", closefd=False) as stream:
+            return stream.read().decode().split()
     else:
         lease.unlink(missing_ok=True)
         return []

@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages.distribution import Listed, best_tag
-from kernelmcp_kernel.packages.store import Store
+from kernelmcp_kernel.packages.store import Store, is_whole, write_stamp
 from kernelmcp_kernel.runtime.places import RUNTIME, packages_root
 from kernelmcp_kernel.settings import settings
 
@@ -57,24 +57,22 @@ def extras_of(requires: list[str]) -> tuple[str, ...]:
 
 
 def listing(packages: list[Listed]) -> Path:
-    """A folder with the metadata of the whole distribution, as empty wheels: created once per distribution. Raises
-    PackageError."""
+    """A folder with the metadata of the whole distribution, as empty wheels: created once per distribution, and again
+    if it is damaged. Raises PackageError."""
     identity = hashlib.sha256(repr(packages).encode()).hexdigest()[:16]
     folder = packages_root() / LISTINGS / identity
-    if folder.is_dir():
+    if is_whole(folder):
         return folder
-    with Store(packages_root()).staging() as staging:
+    store = Store(packages_root())
+    with store.staging() as staging:
         folder.parent.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
         draft = staging / "listing"
         draft.mkdir(mode=0o700)
         for package in packages:
             lines = [f"Requires-Dist: {name}" for name in package.depends]
             _write(draft, package.name, package.version, lines, LISTED_TAG)
-        try:
-            draft.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # otherwise another kernel was faster
-                raise
+        write_stamp(draft)
+        store.put(draft, folder, lambda: is_whole(folder))
     return folder
 
 

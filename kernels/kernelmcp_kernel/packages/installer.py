@@ -8,7 +8,7 @@ It is long because an installation is one process: requested, present, prepared,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -26,11 +26,13 @@ from kernelmcp_kernel.packages.index.answers import IndexAnswers
 from kernelmcp_kernel.packages.outcome import Outcome, Package
 from kernelmcp_kernel.packages.package_errors import (
     ANOTHER_SESSION,
+    PackageCacheError,
     PackageConflict,
     PackageError,
     PackageInvalid,
     PackageNotFound,
     PackageNotSupported,
+    PackageTimeout,
 )
 from kernelmcp_kernel.packages.pip_run import Request
 from kernelmcp_kernel.packages.requirements import (
@@ -41,10 +43,11 @@ from kernelmcp_kernel.packages.requirements import (
     check_not_denied,
     check_pins,
     holds,
+    is_allowed,
     is_exact,
     parse_all,
     parse_pinned,
-    pins_key,
+    pin_key,
     resolution_key,
     unmet,
     without_versions,
@@ -69,7 +72,6 @@ class Installer:
         self._packages: dict[str, Package] = {}
         self._present: dict[str, Present] = {}
         self._preinstalled: dict[str, Present] = {}
-        self._asked: set[str] = set()  # names, of these packages
         self._whole = True  # all dependencies of the packages are present
         self._one_at_a_time = asyncio.Lock()
         self._tools = Store(self._store.root, settings.max_cache_mb << 20)  # with its own leases
@@ -94,12 +96,15 @@ class Installer:
             own = {name: present for name, present in self._present.items() if name not in former}
             self._present = self._preinstalled | own
 
-    async def take(self, wheels: list[Wheel]) -> None:
-        """Install exactly these wheels from the cache; omit those that it no longer has. Raises PackageError."""
+    async def take(self, wheels: list[Wheel]) -> list[Wheel]:
+        """Install exactly these wheels from the cache, or none of them: return those that it no longer has. Raises
+        PackageError."""
         await self._find_present()
-        for wheel in wheels:
-            for package in await self._from_cache([wheel]) or []:
-                self._record(package, await asyncio.to_thread(_present, package))
+        found = [(wheel, await self._from_cache([wheel])) for wheel in wheels]
+        gone = [wheel for wheel, packages in found if packages is None]
+        for package in chain.from_iterable(packages or [] for _, packages in found if not gone):
+            self._record(package, await asyncio.to_thread(package.as_present))
+        return gone
 
     async def _find_present(self) -> None:
         if not self._present:
@@ -129,12 +134,12 @@ class Installer:
         requirements = [requirement for requirement, _ in pinned]
         check_enabled(self._settings)
         # A session that is restored has dependencies by these names, in these versions.
-        is_known = await asyncio.to_thread(self._store.asked, pins_key(requirements)) if options.no_deps else None
-        said = name_packages(requirements, self._settings) if is_known is None else ()
+        known = await asyncio.to_thread(self._dependencies_in, requirements) if options.no_deps else []
+        said = name_packages([each for each in requirements if each not in known], self._settings)
         pins = {str(canonicalize_name(requirement.name)): hashes for requirement, hashes in pinned if hashes}
         if not options.no_deps:  # no checks for a session that is restored as it was
             check_useful(requirements, self._present)
-        outcome = await self._install(requirements, say, options, pins=pins)
+        outcome = await self._install(requirements, say, options, pins=pins, known=known)
         return replace(outcome, notes=(*said, *outcome.notes), requirements=tuple(map(str, requirements)))
 
     async def plan(self, asked: Any) -> list[Planned]:
@@ -170,22 +175,24 @@ class Installer:
         *,
         from_distribution: bool = False,
         pins: Mapping[str, frozenset[str]] = {},  # never modified
+        known: Sequence[Requirement] = (),
     ) -> Outcome:
-        asked = await asyncio.to_thread(self._asked_for, requirements, options)
-        check_allowed(self._settings, asked)
+        check_allowed(self._settings, [each for each in requirements if each not in known])
         async with self._one_at_a_time:
             await self._find_present()
             wanted, there = self._sort_out(requirements)
             own = [self._packages.get(canonicalize_name(present.name)) for present in there]
-            check_pins(pins, [_identity(package) for package in own if package is not None])
+            check_pins(pins, [package.identity for package in own if package is not None])
             notes = await self._about_upgrades(there, options) if options.upgrade else []
             if not wanted:
                 return Outcome([], there, tuple(notes))
             new: list[Package] = []
             try:
                 packages, said = await self._fetch_with_companions(wanted, say, options, from_distribution, pins)
-                check_pins(pins, map(_identity, packages))
-                there_now = [await asyncio.to_thread(_present, package) for package in packages]
+                check_pins(pins, [package.identity for package in packages])
+                there_now = [await asyncio.to_thread(package.as_present) for package in packages]
+                if not options.no_deps:
+                    await asyncio.to_thread(self._remember_asked, requirements, packages)
                 new = packages
             finally:
                 used = [package.wheel.sha256 for package in (*self._packages.values(), *new)]
@@ -195,7 +202,6 @@ class Installer:
             for package, present in zip(packages, there_now, strict=True):
                 self._record(package, present)
             self._whole = self._whole and not options.no_deps
-            self._asked |= {str(canonicalize_name(requirement.name)) for requirement in asked}
             self._remember_whole()
             notes += [each.note for each in packages if each.note]
             return Outcome(packages, there, (*notes, *said))
@@ -261,10 +267,15 @@ class Installer:
         pins: Mapping[str, frozenset[str]],
     ) -> tuple[list[Package], tuple[str, ...]]:
         """Like `_fetch`, plus the small companions of the requirements, if these are available too."""
+        until = asyncio.get_running_loop().time() + self._settings.install_timeout_seconds
         if not (options.no_deps or pins) and (more := await asyncio.to_thread(self._small_companions, wanted)):
-            with suppress(PackageError):
-                return await self._fetch([*wanted, *more], say, options, from_distribution)
-        return await self._fetch(wanted, say, options, from_distribution)
+            try:
+                return await self._fetch([*wanted, *more], say, options, from_distribution, until)
+            except (PackageTimeout, PackageCacheError):
+                raise  # as it would fail without them
+            except PackageError:
+                pass
+        return await self._fetch(wanted, say, options, from_distribution, until)
 
     def _small_companions(self, wanted: list[Requirement]) -> list[Requirement]:
         """The versions that are prepared, or in Pyodide's distribution; no session should wait for others."""
@@ -293,9 +304,10 @@ class Installer:
         }
 
     async def _fetch(
-        self, wanted: list[Requirement], say: Say, options: Options, from_distribution: bool
+        self, wanted: list[Requirement], say: Say, options: Options, from_distribution: bool, until: float
     ) -> tuple[list[Package], tuple[str, ...]]:
-        """Resolve and unpack, from prepared or cached packages if possible; return the packages, and notes."""
+        """Resolve and unpack, from prepared or cached packages if possible; return the packages, and notes. What takes
+        time, pip, ends at `until` (the loop's time)."""
         store = self._store
         prepared = await asyncio.to_thread(find_prepared) if not (options.pre or options.upgrade) else None
         wheels = self._of_prepared(prepared, wanted, options) if prepared else None
@@ -312,7 +324,7 @@ class Installer:
             wanted, self._present, cached=cached, options=options, from_distribution=from_distribution, builder=builder
         )
         with store.staging() as staging:
-            found = await download(request, staging, say)
+            found = await download(request, staging, say, until)
             wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in found.files]
         wheels = await asyncio.to_thread(self._with_sources, wheels)
         packages = await self._from_cache(wheels)
@@ -396,17 +408,27 @@ class Installer:
         found = [(wheel, "local" if wheel.file in local else "pypi") for wheel in wheels]
         return [Wheel(w.name, w.version, w.sha256, w.file, sources.get(w.sha256, own)) for w, own in found]
 
-    def _asked_for(self, requirements: list[Requirement], options: Options) -> list[Requirement]:
-        """These requirements; if they are all the packages of a session that is restored, those it had asked for."""
-        names = self._store.asked(pins_key(requirements)) if options.no_deps else None
-        return list(map(Requirement, names)) if names else requirements
+    def _dependencies_in(self, pinned: list[Requirement]) -> list[Requirement]:
+        """The pins of packages that came with a request that is allowed, and whose names are pinned here or present: a
+        session that is restored requests each of its packages."""
+        there = {*self._packages, *self._preinstalled, *(canonicalize_name(each.name) for each in pinned)}
+        came_with = {each: [request.split() for request in self._store.asked(pin_key(each))] for each in pinned}
+        return [
+            each
+            for each, requests in came_with.items()
+            if any(there.issuperset(names) and is_allowed(self._settings, names) for names in requests)
+        ]
+
+    def _remember_asked(self, requirements: list[Requirement], packages: list[Package]) -> None:
+        asked = {canonicalize_name(requirement.name) for requirement in requirements}
+        for name, version, _ in [package.identity for package in packages]:
+            if name not in asked:
+                self._store.remember_asked(pin_key(Requirement(f"{name}=={version}")), asked)
 
     def _remember_whole(self) -> None:
-        """A session that is restored requests exactly its own packages: save the resolution for that, and for what the
-        settings allow the names that were asked for."""
+        """A session that is restored requests exactly its own packages: save the resolution for that."""
         wheels = [package.wheel for package in self._packages.values()]
         exact = [Requirement(f"{wheel.name}=={wheel.version}") for wheel in wheels]
-        self._store.remember_asked(pins_key(exact), self._asked)
         own = {name: present for name, present in self._present.items() if name not in self._packages}
         self._store.remember(resolution_key(self._settings, exact, own.values(), Options(no_deps=True)), wheels)
         if self._whole:
@@ -426,12 +448,3 @@ def name_packages(requirements: list[Requirement], settings: PackageSettings) ->
 
 def _not_known(there: Present) -> str:
     return f"{there.name} {there.version} stays as it is: it is unknown now whether there is a newer one"
-
-
-def _identity(package: Package) -> tuple[str, str, str]:
-    return package.wheel.name, package.wheel.version, package.wheel.sha256
-
-
-def _present(package: Package) -> Present:
-    """Uses the name and version of the file name: those in the metadata were not checked."""
-    return Present(package.wheel.name, package.wheel.version, empty_wheels.extras_of(package.requires()))

@@ -7,7 +7,7 @@ from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
 
-from kernelmcp_kernel.packages.empty_wheels import Present
+from kernelmcp_kernel.packages.empty_wheels import Present, extras_of
 from kernelmcp_kernel.packages.store import MAX_METADATA_BYTES, Wheel, metadata_file
 
 # Requirements of a package, more than any real one has. Each is parsed at every later installation.
@@ -36,6 +36,10 @@ class Package:
         return f"{self.wheel.name} {self.wheel.version}"
 
     @property
+    def identity(self) -> tuple[str, str, str]:
+        return self.wheel.name, self.wheel.version, self.wheel.sha256
+
+    @property
     def note(self) -> str:
         """The note about it; may be empty."""
         what = {"built": "was built from its source, in pure Python", "stand-in": "stands in for the compiled package"}
@@ -48,6 +52,10 @@ class Package:
         with file.open("rb") as stream:
             text = stream.read(MAX_METADATA_BYTES).decode(errors="replace")
         return HeaderParser().parsestr(text).get_all("Requires-Dist", [])[:_MAX_REQUIRES]
+
+    def as_present(self) -> Present:
+        """Uses the name and version of the file name: those in the metadata were not checked."""
+        return Present(self.wheel.name, self.wheel.version, extras_of(self.requires()))
 
     def mount(self) -> dict[str, str]:
         """The data with which the guest's host mounts it."""

@@ -202,9 +202,9 @@ def resolution_key(
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def pins_key(pinned: list[Requirement]) -> str:
-    """Exactly these requirements, as a key: the same with other settings, and in another version of the sandbox."""
-    return hashlib.sha256(json.dumps(sorted(map(str, pinned))).encode()).hexdigest()
+def pin_key(pinned: Requirement) -> str:
+    """Exactly this requirement, as a key: the same with other settings, and in another version of the sandbox."""
+    return hashlib.sha256(str(pinned).encode()).hexdigest()
 
 
 def check_enabled(settings: PackageSettings) -> None:
@@ -226,6 +226,14 @@ def check_allowed(settings: PackageSettings, asked: list[Requirement]) -> None:
                 f"{requirement.name} is not among the packages that this server allows (packages.allowed): "
                 + (", ".join(sorted(allowed)) or "none")
             )
+
+
+def is_allowed(settings: PackageSettings, names: Iterable[str]) -> bool:
+    """Return whether these may be requested."""
+    with suppress(PackageDenied):
+        check_allowed(settings, list(map(Requirement, names)))
+        return True
+    return False
 
 
 def check_not_denied(settings: PackageSettings, names: list[str]) -> None:

@@ -77,15 +77,16 @@ class DistributionNeeded(PackageUnreachable):
     """A file of Pyodide's distribution is needed, and unavailable: no other source is asked for it."""
 
 
-async def download(request: Request, folder: Path, say: Say) -> Download:
-    """The wheels of a request, in folders below `folder`, which must be empty. Raises PackageError.
+async def download(request: Request, folder: Path, say: Say, until: float) -> Download:
+    """The wheels of a request, in folders below `folder`, which must be empty. Raises PackageError, also if it is not
+    done at `until` (the loop's time).
 
     If the index does not answer, tries cached files and Pyodide's distribution without it.
     """
     seconds = request.settings.install_timeout_seconds
     refused_at = asyncio.get_running_loop().time() + _REFUSAL_SECONDS
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout_at(until):
             return await _download(request, folder, say)
     except DistributionNeeded as error:
         raise PackageUnreachable(str(error)) from error

@@ -4,7 +4,7 @@
     KERNELMCP_HOME/packages/unpacked/<sha256>/            mounted in guests, with a stamp of its contents
     KERNELMCP_HOME/packages/bytecode/<sha256>/            of prepared and of large packages, mounted beside them
     KERNELMCP_HOME/packages/resolutions/<key>.json        pip's choice for a request, with its time
-    KERNELMCP_HOME/packages/asked/<key>.json              the names that a session with these packages asked for
+    KERNELMCP_HOME/packages/asked/<key>.json              the requests that a package came with as a dependency
     KERNELMCP_HOME/packages/built/<sha256>.json           the result of a source build (`sources.build_cache`)
     KERNELMCP_HOME/packages/tmp/                          work in progress, locked while its process lives
     KERNELMCP_HOME/packages/leases/                       the packages that each process uses
@@ -51,8 +51,9 @@ _EXHAUSTED = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _MAX_BYTES = 4096 << 20
 # A resolution takes a kilobyte, and a guest can request many different ones.
 _MAX_RESOLUTIONS = 2000
-# A session that sleeps has its packages again only as long as it is known which it asked for.
+# A session that sleeps has its packages again only as long as it is known what they came with.
 _MAX_ASKED = 10_000
+_MAX_REQUESTS = 100  # of one package
 # The sources of a wheel.
 SOURCES = ("pypi", "pyodide", "local", "built", "stand-in")
 
@@ -127,7 +128,7 @@ class Store:
             folder.mkdir()
             os.replace(file, folder / place.name)
             with self.room.making((folder / place.name).stat().st_size):
-                self._put(folder, place.parent, lambda: self.has_wheel(wheel))
+                self.put(folder, place.parent, lambda: self.has_wheel(wheel))
         return wheel
 
     def wheel_file(self, wheel: Wheel) -> Path:
@@ -149,7 +150,7 @@ class Store:
         """The unpacked package, if it exists and is complete. Each is checked once per process."""
         folder = self.unpacked / wheel.sha256
         if wheel.sha256 not in self._checked or not folder.is_dir():
-            if not _is_whole(folder):
+            if not is_whole(folder):
                 return None
             self._checked.add(wheel.sha256)
         return folder
@@ -169,12 +170,12 @@ class Store:
             unpack(self.wheel_file(wheel), folder, max_bytes)
             _check_identity(folder, wheel)
             size = size_of_files(folder)
-            (folder / STAMP).write_text(json.dumps({"listing": _listing(folder), "bytes": size}), "utf-8")
+            write_stamp(folder, bytes=size)
             with self.room.making(size):
-                self._put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
+                self.put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
         return self.find(wheel)
 
-    def _put(self, made: Path, place: Path, is_good: Callable[[], bool]) -> None:
+    def put(self, made: Path, place: Path, is_good: Callable[[], bool]) -> None:
         """Rename a folder into place. An existing one is kept if it is good: another kernel was faster."""
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
@@ -196,7 +197,7 @@ class Store:
     def add_bytecode(self, sha256: str, made: Path) -> None:
         """Move a folder with bytecode into the cache. Raises PackageCacheError, OSError."""
         with self.room.making(size_of_files(made)):
-            self._put(made, self.root / "bytecode" / sha256, lambda: True)
+            self.put(made, self.root / "bytecode" / sha256, lambda: True)
 
     # -- resolutions
 
@@ -215,19 +216,21 @@ class Store:
         content = {"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]}
         self._save(self._resolutions / f"{key}.json", content, _MAX_RESOLUTIONS)
 
-    def asked(self, key: str) -> list[str] | None:
-        """The saved names that were asked for; None if there are none."""
+    def asked(self, key: str) -> list[str]:
+        """The saved requests that a package came with: the names in each, separated by spaces."""
         file = self._asked / f"{key}.json"
         with contextlib.suppress(OSError):
             os.utime(file)
         try:
             return list(map(str, json.loads(file.read_text("utf-8"))["asked"]))
         except (OSError, ValueError, KeyError, TypeError):
-            return None
+            return []
 
     def remember_asked(self, key: str, names: Iterable[str]) -> None:
-        """Save names that were asked for. Does nothing if the cache cannot be written."""
-        self._save(self._asked / f"{key}.json", {"asked": sorted(names)}, _MAX_ASKED)
+        """Save the names in a request that a package came with. Does nothing if the cache cannot be written."""
+        known, request = self.asked(key), " ".join(sorted(names))
+        if request not in known:
+            self._save(self._asked / f"{key}.json", {"asked": [*known, request][-_MAX_REQUESTS:]}, _MAX_ASKED)
 
     def _save(self, file: Path, content: dict[str, Any], max_files: int) -> None:
         text = json.dumps(content)
@@ -282,7 +285,13 @@ def _check_identity(folder: Path, wheel: Wheel) -> None:
         raise PackageInvalid(f"{wheel.file} has metadata of {file.stat().st_size:,} bytes; install another version")
 
 
-def _is_whole(folder: Path) -> bool:
+def write_stamp(folder: Path, **facts: int) -> None:
+    """Describe the contents of a folder in a file in it, for `is_whole`. Raises OSError."""
+    (folder / STAMP).write_text(json.dumps({"listing": _listing(folder), **facts}), "utf-8")
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether a folder matches its stamp."""
     try:
         stamp: Any = json.loads((folder / STAMP).read_text("utf-8"))
         return stamp["listing"] == _listing(folder)

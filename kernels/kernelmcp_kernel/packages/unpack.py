@@ -7,13 +7,13 @@ regardless of the archive's own directory.
 from __future__ import annotations
 
 import errno
-import lzma
 import stat
 import zipfile
 import zlib
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
+from kernelmcp_kernel.packages.cache_cap import STAMP
 from kernelmcp_kernel.packages.package_errors import PackageInvalid, PackageTooLarge
 
 # Also of folders. The largest widely used wheels have 15,000 files.
@@ -24,17 +24,20 @@ _MAX_PART_BYTES = 255
 _CHUNK_BYTES = 1 << 18
 _ENTRY = b"PK\x01\x02"
 
-# zipfile's exceptions for a damaged archive; bz2 and seeking also raise an OSError without a number, or with EINVAL.
+# zipfile's exceptions for a damaged archive; seeking also raises an OSError without a number, or with EINVAL.
 DAMAGED = (
     zipfile.BadZipFile,
     EOFError,
     IndexError,
+    MemoryError,
     NotImplementedError,
     RuntimeError,
     ValueError,
-    lzma.LZMAError,
     zlib.error,
 )
+
+# zipfile decompresses others without a limit: a few hundred bytes become gigabytes in memory before `_write` sees one.
+_BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 # Parts of NAME.data that contain Python code; others (scripts, headers, data) need an environment, which a guest lacks.
 _CODE = ("purelib", "platlib")
@@ -97,7 +100,12 @@ def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: Path, left: i
 
 
 def _place(entry: zipfile.ZipInfo, wheel: str) -> PurePosixPath | None:
-    """The path of a file below the target; None: omit it. Raises PackageInvalid for a bad name or type."""
+    """The path of a file below the target; None: omit it. Raises PackageInvalid for a bad name, type or compression."""
+    if entry.compress_type not in _BOUNDED:
+        raise PackageInvalid(
+            f"{wheel} holds {entry.filename[:100]!r}, which is compressed by another method than deflate; install "
+            "another version"
+        )
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
         raise PackageInvalid(
@@ -108,5 +116,9 @@ def _place(entry: zipfile.ZipInfo, wheel: str) -> PurePosixPath | None:
     if not harmless or len(entry.filename) > _MAX_PATH_CHARS or any(c in entry.filename for c in "\\\0:"):
         raise PackageInvalid(f"{wheel} holds a file named {entry.filename[:100]!r}; install another version")
     if parts[0].endswith(".data") and len(parts) > 2:
-        return PurePosixPath(*parts[2:]) if parts[1] in _CODE else None
+        if parts[1] not in _CODE:
+            return None
+        parts = parts[2:]
+    if parts[0].lower() == STAMP:
+        raise PackageInvalid(f"{wheel} holds {STAMP!r}, which the package cache uses; install another version")
     return PurePosixPath(*parts)

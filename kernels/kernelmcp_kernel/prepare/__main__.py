@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -104,7 +104,7 @@ def _run(parsed: argparse.Namespace, folder: Path) -> int:
             return 0
         _delete_drafts(folder)
         try:
-            missing = _prepare(parsed.requirements, parsed.offline, parsed.export)
+            missing = _prepare(parsed)
         except (PackageError, BuildError, OSError) as error:
             _say(f"kernelmcp: the packages could not be prepared: {for_operator(error)}", sys.stderr)
             _note(failed_at, failed=True)
@@ -161,21 +161,22 @@ def _has_failed(failed_at: Path) -> bool:
     return bool(found.st_size) and time.time() - found.st_mtime < RETRY_SECONDS
 
 
-def _prepare(requirements: Sequence[str], offline: Path | None, export: Path | None) -> bool:
-    """Prepare these packages, or those of an archive (`offline`), and write an archive (`export`). Returns whether
-    something was unavailable."""
+def _prepare(parsed: argparse.Namespace) -> bool:
+    """Prepare packages, or those of an archive (`offline`), and write an archive (`export`). Returns whether something
+    was unavailable."""
     store = Store(packages_root(), settings().packages.max_cache_mb << 20)
     installer = Installer(settings().packages, store)
     missing = False
-    if offline is not None:
-        _get_archived(offline, installer, store)
+    if parsed.offline is not None:
+        _get_archived(parsed.offline, installer, store)
     else:
-        missing = _get(requirements, installer, store)
-    if export is not None:
-        wheels = [Wheel(**wheel) for wheel in prepared.read_setup().wheels]
-        write_archive(export, store, prepared.read_setup().requirements, wheels)
-        _say(f"wrote {export}")
-    if installer.packages and prepared.find_prepared() is None:
+        missing = _get(parsed.requirements, installer, store, fetch_again=not parsed.in_background)
+    wheels = [Wheel(**wheel) for wheel in prepared.read_setup().wheels]
+    if parsed.export is not None:
+        write_archive(parsed.export, store, prepared.read_setup().requirements, wheels)
+        _say(f"wrote {parsed.export}")
+    is_whole = {package.wheel for package in installer.packages}.issuperset(wheels)
+    if installer.packages and is_whole and prepared.find_prepared() is None:
         _make(store, installer.packages)
     return missing
 
@@ -186,14 +187,24 @@ def _get_archived(archive: Path, installer: Installer, store: Store) -> None:
     check_allowed(settings().packages, [Requirement(text) for text in requirements])
     known = prepared.permitted(prepared.read_setup())
     every = {wheel.name: wheel for wheel in (*(Wheel(**wheel) for wheel in known.wheels), *wheels)}
-    asyncio.run(installer.take(list(every.values())))
-    _remember(tuple(dict.fromkeys((*known.requirements, *requirements))), installer.packages)
+    if gone := asyncio.run(installer.take(list(every.values()))):
+        raise PackageError(f"{_gone(gone)}. Run `kernelmcp setup` with a network, or with --remove, first")
+    _remember((*known.requirements, *requirements), installer.packages)
 
 
-def _get(requirements: Sequence[str], installer: Installer, store: Store) -> bool:
-    """Get the wheels, and record them: from then on no network is needed. Returns whether some are missing."""
-    asyncio.run(installer.take([Wheel(**wheel) for wheel in prepared.read_setup().wheels]))
+def _gone(wheels: list[Wheel]) -> str:
+    names = ", ".join(f"{wheel.name} {wheel.version}" for wheel in wheels)
+    return f"the cache no longer has packages that were set up: {names}"
+
+
+def _get(requirements: Sequence[str], installer: Installer, store: Store, *, fetch_again: bool = True) -> bool:
+    """Get the wheels, and record them: from then on no network is needed. Returns whether some are missing.
+    `fetch_again`: also those that were set up before, and that the cache has lost."""
+    known = prepared.permitted(prepared.read_setup())
+    lost = _take(known, installer, fetch_again=fetch_again)
+    requirements = list(dict.fromkeys((*lost, *requirements)))
     missing: list[str] = []
+    done = list(known.requirements)
     silent: set[str] = set()
     for number, requirement in enumerate(requirements, 1):
         if requirement in silent:
@@ -212,13 +223,23 @@ def _get(requirements: Sequence[str], installer: Installer, store: Store) -> boo
             continue
         for note in outcome.notes:
             _say(note)
-        known = prepared.read_setup()
-        _remember(tuple(dict.fromkeys((*known.requirements, *outcome.requirements))), installer.packages)
+        done += outcome.requirements
+        _remember(done, installer.packages)
     if len(missing) < len(requirements):
-        _get_companions(installer)
+        _get_companions(installer, done)
     if settings().packages.preinstalled:
         asyncio.run(installer.install(settings().packages.preinstalled, _say))
     return bool(missing)
+
+
+def _take(known: prepared.Setup, installer: Installer, *, fetch_again: bool) -> list[str]:
+    """Take what was set up before from the cache, as a whole; return the requirements to fetch again."""
+    if gone := asyncio.run(installer.take([Wheel(**wheel) for wheel in known.wheels])):
+        if not fetch_again:
+            raise PackageError(f"{_gone(gone)}. `kernelmcp setup` fetches them again")
+        _say(f"{_gone(gone)}. They are fetched again")
+    names = {each: prepared.plain_name(each) for each in known.requirements}
+    return [each for each, name in names.items() if fetch_again and installer.version_of(name) is None]
 
 
 def _behind_silent_host(store: Store) -> set[str]:
@@ -229,7 +250,7 @@ def _behind_silent_host(store: Store) -> set[str]:
     return {each.name for each in distribution.listed(settings().packages) if each.sha256 not in cached}
 
 
-def _get_companions(installer: Installer) -> None:
+def _get_companions(installer: Installer, requirements: Sequence[str]) -> None:
     """Also get what the packages need later. It was not requested: if unavailable, it does not count as missing."""
     for name in companions.every(["python", *(canonicalize_name(each.wheel.name) for each in installer.packages)]):
         if installer.version_of(name) is not None:
@@ -239,12 +260,12 @@ def _get_companions(installer: Installer) -> None:
         except PackageError as error:
             _say(f"{name}, which some functions of other packages need, is unavailable: {for_operator(error)}")
             continue
-        _remember(prepared.read_setup().requirements, installer.packages)
+        _remember(requirements, installer.packages)
 
 
-def _remember(requirements: tuple[str, ...], packages: list[Package]) -> None:
+def _remember(requirements: Iterable[str], packages: list[Package]) -> None:
     wheels = [asdict(package.wheel) for package in packages]
-    text = json.dumps({"requirements": requirements, "wheels": wheels}, indent=1) + "\n"
+    text = json.dumps({"requirements": list(dict.fromkeys(requirements)), "wheels": wheels}, indent=1) + "\n"
     _write(prepared.setup_file(), text.encode())
 
 

@@ -41,7 +41,8 @@ def plans(requirements: Sequence[str], chosen: Collection[str]) -> Iterator[Plan
     """One plan for each requirement that is neither in Pyodide's distribution nor `chosen` (names that need no
     confirmation)."""
     installer = Installer(settings().packages, Store(packages_root(), settings().packages.max_cache_mb << 20))
-    asyncio.run(installer.take([Wheel(**wheel) for wheel in prepared.read_setup().wheels]))
+    set_up = prepared.permitted(prepared.read_setup())
+    asyncio.run(installer.take([Wheel(**wheel) for wheel in set_up.wheels]))
     listed = {each.name for each in distribution.listed(settings().packages)}
     # Names that only Pyodide uses are listed as well, and anybody may take them on an index.
     unquestioned = {*chosen, *distribution.importable(settings().packages)}

@@ -123,7 +123,7 @@ def is_asked_for() -> bool:
 
 def permitted(setup: Setup) -> Setup:
     """What of a setup the settings still permit."""
-    requirements = tuple(each for each in setup.requirements if _are_allowed([each]))
+    requirements = tuple(each for each in setup.requirements if _are_allowed([each]) and not _is_denied([each]))
     return Setup(requirements, tuple(each for each in setup.wheels if not _is_denied([each["name"]])))
 
 
@@ -133,15 +133,15 @@ def _is_permitted(setup: Setup) -> bool:
 
 
 def _is_denied(names: Iterable[str]) -> bool:
-    return not set(map(_plain, settings().packages.denied)).isdisjoint(map(_plain, names))
+    return not set(map(plain_name, settings().packages.denied)).isdisjoint(map(plain_name, names))
 
 
 def _are_allowed(requirements: Iterable[str]) -> bool:
     allowed = settings().packages.allowed
-    return allowed is None or set(map(_plain, requirements)) <= set(map(_plain, allowed))
+    return allowed is None or set(map(plain_name, requirements)) <= set(map(plain_name, allowed))
 
 
-def _plain(requirement: str) -> str:
+def plain_name(requirement: str) -> str:
     """The name at the start of a requirement, normalized (PEP 503)."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]).lower()
 

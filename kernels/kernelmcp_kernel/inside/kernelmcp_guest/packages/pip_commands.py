@@ -77,7 +77,8 @@ _STARTS = re.compile(
 )
 _INSTALLS = re.compile(r"\s(?:install|add|sync)\b")
 # The rest of a shell line that is not pip's. A version before it may contain a redirection's character.
-_REDIRECTION = re.compile(r"(?<=\s)[012&]?>>?(?!=)\s*(?:&\d|(?=[^\s\"']*[A-Za-z/])[^\s\"']+)")
+_REDIRECTION = r"(?<=\s)[012&]?>>?(?!=)\s*(?:&\d|(?=[^\s\"']*[A-Za-z/])[^\s\"']+)"
+_QUOTED_OR_REDIRECTION = re.compile(rf"""(\\.|'[^']*'|"(?:\\.|[^"\\])*")|{_REDIRECTION}""")
 
 
 def pip(line: str, *, captured: bool = False) -> None:
@@ -116,9 +117,10 @@ def is_pip(command: str) -> bool:
 
 def is_only_pip(command: str) -> bool:
     """Return whether every command of a shell line is pip, and no shell is needed. Output of an installation is for
-    people, so pipes after it are ignored."""
+    people, so pipes and redirections after it are ignored."""
     parts = _parts(command)
-    return all(map(is_pip, parts)) and ("|" not in _words(command) or all(map(_INSTALLS.search, parts)))
+    has_target = "|" in _words(command) or bool(_redirections(command))
+    return all(map(is_pip, parts)) and (not has_target or all(map(_INSTALLS.search, parts)))
 
 
 def run_command(command: str) -> None:
@@ -128,6 +130,9 @@ def run_command(command: str) -> None:
             (pip if found["uv"] is None else uv)(part[found.end() :])
         else:
             _say(f"[not done, because there is no shell: {part}]")
+    if not is_only_pip(command):
+        for redirection in _redirections(command):
+            _say(f"[not done, because there is no shell: {redirection}]")
 
 
 def _parts(command: str) -> list[str]:
@@ -146,16 +151,24 @@ def _parts(command: str) -> list[str]:
 def _words(command: str) -> list[str]:
     """The words of a shell line without redirections, including the operators between its commands."""
     try:
-        words = shlex.shlex(_REDIRECTION.sub("", command), posix=False, punctuation_chars=";&|")
+        words = shlex.shlex(_without_redirections(command), posix=False, punctuation_chars=";&|")
         words.whitespace_split, words.commenters = True, "#"
         return list(words)
     except ValueError:
         return [command]  # `pip` reports the error
 
 
+def _redirections(command: str) -> list[str]:
+    return [found[0] for found in _QUOTED_OR_REDIRECTION.finditer(command) if found[1] is None]
+
+
+def _without_redirections(command: str) -> str:
+    return _QUOTED_OR_REDIRECTION.sub(r"\1", command)
+
+
 def _split(line: str) -> list[str]:
     try:
-        return shlex.split(_REDIRECTION.sub("", line), comments=True)
+        return shlex.split(_without_redirections(line), comments=True)
     except ValueError as error:
         raise packages.kind("InvalidRequirement")(f"{line.strip()}: {error}") from None
 
