@@ -47,8 +47,9 @@ class Documents:
 
     async def prepare(self, name: str, language: str) -> None:
         """Ensure that the notebook can be loaded, before it is written into. Raises `OSError`."""
-        await asyncio.to_thread(check_notebook, self._folder / name)
-        self.make(name, language)
+        if self._room(name) is None:
+            await asyncio.to_thread(check_notebook, self._folder / name)
+        await self.keep(name, language)
 
     async def keep(self, name: str, language: str) -> None:
         """Restore the deleted file of an active notebook: otherwise nothing would be saved any more."""
