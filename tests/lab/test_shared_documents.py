@@ -28,6 +28,11 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def cell(source: str, **outputs: Any) -> dict[str, Any]:
+    kind = "code" if outputs else "markdown"
+    return {"cell_type": kind, "id": source or "empty", "metadata": {}, "source": source} | outputs
+
+
 class Lab:
     """What Lab has of documents: its files, their ids, and the rooms."""
 
@@ -64,8 +69,7 @@ class Lab:
     async def add(self, source: str, **outputs: Any) -> Any:
         """Write a cell into the document, as a follower does, until it is saved."""
         document = await self.documents.get(NAME)
-        kind = "code" if outputs else "markdown"
-        document.append_cell({"cell_type": kind, "id": source, "metadata": {}, "source": source} | outputs)
+        document.append_cell(cell(source, **outputs))
         saving = [room._saving_document for room in self.extension.ywebsocket_server.rooms.values()]
         await asyncio.gather(*filter(None, saving))
         return document
@@ -100,3 +104,56 @@ async def test_a_document_that_is_open_is_what_counts(lab: Lab) -> None:
     await lab.add("more")
     assert lab.cells() == ["", "typed", "more"]
     assert (await lab.documents.get(NAME)) is document
+
+
+async def test_a_document_that_could_not_be_read_is_loaded_anew(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: Any) -> Any:
+        raise OSError("too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lab.contents, "_read_file", read)
+        patched.setattr(Path, "read_bytes", read)
+        with pytest.raises(OSError, match="too many"):
+            await lab.documents.get(NAME)
+    assert lab.file.exists()
+    await lab.add("typed")
+    assert lab.cells() == ["", "typed"]
+
+
+async def test_a_document_whose_loading_was_cancelled_is_loaded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.file.write_text(json.dumps(json.loads(lab.file.read_text()) | {"cells": [cell("there")]}))
+    is_reading = asyncio.Event()
+
+    async def read(*_: Any) -> None:
+        is_reading.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lab.contents, "_read_file", read)
+        loading = asyncio.create_task(lab.documents.get(NAME))
+        await is_reading.wait()
+        loading.cancel()
+        await asyncio.wait([loading])
+    await lab.add("typed")
+    assert lab.cells() == ["there", "typed"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"nbformat": 4, "nbformat_minor": 5, "cells": []},
+        {"nbformat": 4, "nbformat_minor": "5", "metadata": {}, "cells": []},
+        {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell("a", outputs=[1])]},
+        {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell("a") | {"source": 7}]},
+    ],
+    ids=["metadata", "version", "output", "source"],
+)
+async def test_what_a_document_cannot_load_is_put_aside(lab: Lab, content: dict[str, Any]) -> None:
+    lab.file.write_text(json.dumps(content))
+    await lab.documents.prepare(NAME, "python")
+    with pytest.raises(Exception, match=r".+"):
+        await lab.documents.get(NAME)
+    await lab.documents.keep(NAME, "python")
+    await lab.add("typed")
+    assert lab.cells() == ["", "typed"]
+    assert json.loads(lab.file.with_name("s.damaged.ipynb").read_text()) == content
