@@ -44,7 +44,7 @@ class Room:
         self.ready, self.clients, self.room_id = True, {1}, f"json:notebook:{name}"
         self._saving_document = asyncio.get_running_loop().create_future()
         self._update_lock, self.saved = asyncio.Lock(), 0
-        self._document = SimpleNamespace(path=name, aget=self.aget)
+        self._document = SimpleNamespace(aget=self.aget)
         self._file = SimpleNamespace(_lock=asyncio.Lock(), last_modified=None)
 
     async def _maybe_save_document(self, saving: None, save_now: bool) -> None:
@@ -57,9 +57,11 @@ class Room:
 def watching(folder: Path, sessions: list[Descriptor], *rooms: Room) -> Any:
     notebooks = folder / "notebooks"
     notebooks.mkdir(exist_ok=True)
-    server = SimpleNamespace(rooms=dict(enumerate(rooms)))
+    server = SimpleNamespace(rooms={room.room_id: room for room in rooms})
+    file_ids = SimpleNamespace(get_id=lambda name: name)
     app = SimpleNamespace(
         root_dir=str(notebooks),
+        web_app=SimpleNamespace(settings={"file_id_manager": file_ids}),
         log=logging.getLogger(__name__),
         kernel_manager=SimpleNamespace(list_kernel_ids=list),
         contents_manager=Contents(root_dir=str(notebooks)),

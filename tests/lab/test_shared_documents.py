@@ -157,3 +157,16 @@ async def test_what_a_document_cannot_load_is_put_aside(lab: Lab, content: dict[
     await lab.add("typed")
     assert lab.cells() == ["", "typed"]
     assert json.loads(lab.file.with_name("s.damaged.ipynb").read_text()) == content
+
+
+async def test_a_session_that_comes_back_after_its_notebook_was_deleted_is_saved_in_the_new_one(lab: Lab) -> None:
+    old = await lab.add("old")
+    await lab.contents.delete(NAME)
+    lab.ids.delete(NAME)  # as its listener does
+    assert not lab.documents.is_open(NAME)
+    await lab.documents.prepare(NAME, "python")
+    new = await lab.add("new")
+    assert lab.cells() == ["", "new"]
+    assert new is not old
+    tab = lab.extension.ywebsocket_server.rooms[f"json:notebook:{lab.ids.index(NAME)}"]
+    assert tab._document is new

@@ -94,7 +94,7 @@ class Documents:
             return room._document
         extension = self._extension
         rooms = extension.ywebsocket_server.rooms
-        room_id = f"json:notebook:{self._file_ids.index(name)}"
+        room_id = _room_id(self._file_ids.index(name))
         try:
             await extension.get_document(room_id=room_id, copy=False, create=True)
         except Exception:
@@ -115,12 +115,13 @@ class Documents:
         return self._app.web_app.settings["file_id_manager"]
 
     def _room(self, name: str) -> Any:
-        """The room of a loaded document; `get_document` asks a database for the file's id each time."""
-        for room in self._rooms():
-            document = getattr(room, "_document", None)
-            if document is not None and room.ready and document.path == name:
-                return room
-        return None
+        """The room of a loaded document. A deleted file's room still exists, but has another id than a new file."""
+        room = self._extension.ywebsocket_server.rooms.get(_room_id(self._file_ids.get_id(name)))
+        return room if room is not None and room.ready else None
 
     def _rooms(self) -> list[Any]:
         return list(self._extension.ywebsocket_server.rooms.values())
+
+
+def _room_id(file_id: str | None) -> str:
+    return f"json:notebook:{file_id}"
