@@ -89,3 +89,15 @@ async def test_a_refused_name_is_no_name_that_is_taken(tmp_path: Path) -> None:
     with pytest.raises(web.HTTPError, match="keeps its name") as refused:
         await manager.rename_file("a.ipynb", "b.ipynb")
     assert refused.value.status_code == 403
+
+
+@pytest.mark.parametrize("chunk", [{}, {"chunk": 1}, {"chunk": -1}], ids=["whole", "first", "last"])
+async def test_an_upload_replaces_no_record_of_an_open_session(tmp_path: Path, chunk: dict[str, int]) -> None:
+    manager = record(tmp_path, "a.ipynb")
+    before = (tmp_path / "a.ipynb").read_bytes()
+    upload = {"type": "file", "format": "text", "content": json.dumps(BEFORE)} | chunk
+    with pytest.raises(web.HTTPError, match="keeps its name") as refused:
+        await manager.save(upload, "a.ipynb")
+    assert refused.value.status_code == 403
+    assert (tmp_path / "a.ipynb").read_bytes() == before
+    await manager.save(upload, "b.ipynb")

@@ -60,6 +60,9 @@ class Contents(AsyncLargeFileManager):
         return model
 
     async def save(self, model: dict[str, Any], path: str = "") -> Any:
+        """A shared document saves a notebook; a file is an upload, whole or in chunks."""
+        if model.get("type") != "notebook":
+            self._check(path)
         is_record = self._watch is not None and self._watch.names.kernel_of(path) is not None
         if model.get("type") == "notebook" and not is_record:
             _unlock(model.get("content"))
