@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tornado import web
@@ -101,3 +102,14 @@ async def test_an_upload_replaces_no_record_of_an_open_session(tmp_path: Path, c
     assert refused.value.status_code == 403
     assert (tmp_path / "a.ipynb").read_bytes() == before
     await manager.save(upload, "b.ipynb")
+
+
+async def test_saved_widgets_are_shown_without_what_could_run(tmp_path: Path) -> None:
+    def saved(value: str) -> dict[str, Any]:
+        widget = {"model_module": "@jupyter-widgets/controls", "model_name": "HTMLModel", "state": {"value": value}}
+        state = {"version_major": 2, "version_minor": 0, "state": {"a": widget}}
+        return BEFORE | {"metadata": {"title": "kept", "widgets": {"application/vnd.jupyter.widget-state+json": state}}}
+
+    (tmp_path / "a.ipynb").write_text(json.dumps(saved("<b>1 < 2</b><img src=x onerror=alert()>")))
+    manager = contents.Contents(root_dir=str(tmp_path))
+    assert (await manager.get("a.ipynb"))["content"] == saved("<b>1 &lt; 2</b><img>")
