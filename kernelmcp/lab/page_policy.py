@@ -68,11 +68,13 @@ class Files(AuthenticatedFileHandler):
     @web.authenticated
     @authorized
     async def get(self, path: str, include_body: bool = True) -> None:
+        inherited: Any = super()
         if not path.endswith(".ipynb"):
-            await super().get(path, include_body=include_body)
+            await inherited.get(path, include_body=include_body)
             return
         self.check_xsrf_cookie()
-        model: Any = await ensure_async(self.contents_manager.get(path, type="file"))
+        contents: Any = self.contents_manager
+        model: Any = await ensure_async(contents.get(path, type="file"))
         self.set_attachment_header(path.rpartition("/")[2])
         self.set_header("Content-Type", self.get_content_type())
         self.set_header("Cache-Control", "no-cache")

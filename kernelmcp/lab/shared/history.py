@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from logging import Logger, getLogger
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import nbformat
 from jupyter_ydoc import YNotebook
@@ -173,10 +173,10 @@ def _complete(notebook: Path, last: float, database: sqlite3.Connection, path: s
     content = _content(database, path)
     if content["nbformat"] != 4 or not content["cells"]:  # killed during loading, it has none yet
         return
-    found = notebook.read_bytes()
+    found, library = notebook.read_bytes(), cast("Any", nbformat)
     is_older = last > changed + LONGEST_UNSAVED_SECONDS
     try:
-        if _cells(nbformat.convert(nbformat.reader.reads(found), 4)) == _cells(content):
+        if _cells(library.convert(library.reader.reads(found), 4)) == _cells(content):
             return
     except Exception:  # noqa: BLE001 - whatever is in it
         is_older = True
