@@ -10,9 +10,12 @@ import secrets
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
+# A name may have 255 bytes, and a draft's has ten more than what it has of the file's.
+MAX_NAME_IN_DRAFT_BYTES = 245
 # Parts that POSIX systems write in one call.
 MAX_PARTS = 1024
 # No file of ours that is read as a whole is larger.
@@ -63,7 +66,7 @@ def _open_regular(name: str, mode: int) -> int:
 def create_once(file: Path, content: bytes) -> None:
     """Create a small file if there is none. Of several processes at once, all then find the same one, and the whole of
     it. Raises `OSError`."""
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    draft = file.with_name(_draft_beginning(file) + secrets.token_hex(4))
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as stream:
@@ -78,7 +81,7 @@ def create_once(file: Path, content: bytes) -> None:
 
 def replace(file: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o600) -> None:
     """Replace a file; `mode` is the new one's. Raises `OSError`; then the old one is unchanged."""
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    draft = file.with_name(_draft_beginning(file) + secrets.token_hex(4))
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as stream:
@@ -90,6 +93,15 @@ def replace(file: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o60
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
+
+
+def _draft_beginning(file: Path) -> str:
+    """The beginning of the names of a file's drafts, and of no other file's."""
+    name, encoded = file.name, os.fsencode(file.name)
+    if len(encoded) > MAX_NAME_IN_DRAFT_BYTES:
+        digest = sha256(encoded).hexdigest()[:8]
+        name = f"{encoded[: MAX_NAME_IN_DRAFT_BYTES - 9].decode(errors='ignore')}-{digest}"
+    return f".{name}."
 
 
 def write_at(fd: int, parts: Sequence[bytes], position: int) -> None:
@@ -106,7 +118,7 @@ def write_at(fd: int, parts: Sequence[bytes], position: int) -> None:
 
 def sweep_drafts(file: Path) -> None:
     """Delete the remains of a process that was killed within `replace`. No other process may be writing the file."""
-    pattern = re.compile(rf"\.{re.escape(file.name)}\.[0-9a-f]{{8}}")
+    pattern = re.compile(rf"{re.escape(_draft_beginning(file))}[0-9a-f]{{8}}")
     with suppress(OSError):
         for entry in os.listdir(file.parent):
             if pattern.fullmatch(entry):

@@ -1,11 +1,16 @@
 """A guest may die at any time: its cell is answered at once, files stay, and the next cell gets a fresh guest."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
+from kernelmcp_kernel.guests.cell_requests import Cell
 from kernelmcp_kernel.guests.death import explain
+from kernelmcp_kernel.guests.supervisor import Loss
+from kernelmcp_kernel.jupyter import reports
 from kernelmcp_kernel.runtime.told_status import told_status
+from kernelmcp_kernel.settings import KernelSettings
 
 KILLED = -signal.SIGKILL
 
@@ -36,3 +41,17 @@ def test_why_a_guest_ended_is_nodes_error_and_not_its_version() -> None:
 )
 def test_a_program_that_kills_itself_tells_its_status(ended: int, said: bytes, status: int, words: str) -> None:
     assert told_status(ended, said) == (status, words)
+
+
+@pytest.mark.parametrize(("sandbox", "told"), [("/sandbox", ["variables_lost", "stream"]), (None, ["stream"])])
+def test_a_loss_is_told_on_iopub_only_to_a_server(
+    monkeypatch: pytest.MonkeyPatch, sandbox: str | None, told: list[str]
+) -> None:
+    """nbclient logs a type of message that it does not know as an error."""
+    chosen = KernelSettings(sandbox=Path(sandbox) if sandbox else None)
+    monkeypatch.setattr(reports, "settings", lambda: chosen, raising=False)
+    sent: list[str] = []
+    report = reports.Report(lambda kind, *_: sent.append(kind))
+    report.earlier_loss(Cell({}), Loss("it was killed", reported=False))
+    assert sent == told
+    assert report.metadata == {"state_lost": True, "reason": "it was killed"}

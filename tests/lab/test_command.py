@@ -120,6 +120,30 @@ def test_a_file_of_the_users_is_text_wherever_it_is_asked_for(hostile: Hostile) 
         assert lab.get(path)[0] == 404, path
 
 
+def test_a_downloaded_record_is_a_copy_with_cells_that_can_be_edited(hostile: Hostile) -> None:
+    lab, folder, _ = hostile
+    metadata = {"editable": False, "deletable": False, "kernelmcp": {"execution_id": "1"}, "tags": ["a"]}
+    cell = {"cell_type": "markdown", "id": f"k{0:023}", "metadata": metadata, "source": "é"}
+    file = folder / "home" / "lab" / "notebooks" / "é 1.ipynb"
+    file.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    missing = [lab.get(f"/files/{path}.ipynb")[0] for path in ("none", "../state/a", "%2e%2e/state/a", "..%2f..%2fa")]
+    try:
+        login = lab.get("/files/%C3%A9%201.ipynb", token="")[1]
+        status, body, headers = lab.get("/files/%C3%A9%201.ipynb?download=1")
+    finally:
+        file.unlink()
+    assert status == 200
+    assert json.loads(body)["cells"] == [cell | {"metadata": {"tags": ["a"]}}]
+    assert int(headers["Content-Length"]) == len(body)
+    assert headers["Content-Type"] == "text/plain; charset=UTF-8"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
+    assert headers["Content-Disposition"] == "attachment; filename*=utf-8''%C3%A9%201.ipynb"
+    assert headers["Cache-Control"] == "no-cache"
+    assert b"execution_id" not in login
+    assert missing == [404] * 4
+
+
 def test_only_notebooks_are_shown_of_the_home(hostile: Hostile) -> None:
     lab, folder, _ = hostile
     (folder / "home" / "tokens.toml").write_text("secret")

@@ -4,11 +4,13 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import pytest
 from tornado import web
 from traitlets.config import LoggingConfigurable
 
+from kernelmcp.atomic import replace, sweep_drafts
 from kernelmcp.lab.handlers import WATCH
 from kernelmcp.lab.shared import contents
 
@@ -44,6 +46,32 @@ async def test_a_notebook_and_a_file_are_saved(tmp_path: Path) -> None:
     await manager.save({"type": "file", "format": "text", "content": "é\n"}, "a.txt")
     assert json.loads((tmp_path / "a.ipynb").read_text()) == BEFORE
     assert (tmp_path / "a.txt").read_bytes() == "é\n".encode()
+
+
+@pytest.mark.parametrize("stem", [255 * "x", 82 * "漢" + 9 * "x"], ids=["ascii", "wide"])
+def test_a_file_with_the_longest_name_is_saved_and_its_drafts_are_deleted(tmp_path: Path, stem: str) -> None:
+    manager = contents.Contents(root_dir=str(tmp_path))
+    files = [tmp_path / f"{stem[:-5]}{end}.txt" for end in "ab"]
+    assert [len(file.name.encode()) for file in files] == [255, 255]
+    for file in files:
+
+        def killed(out: BinaryIO) -> None:
+            [draft] = tmp_path.glob(".*")
+            draft.rename(tmp_path / "left")
+            raise KeyboardInterrupt(draft.name)
+
+        with pytest.raises(KeyboardInterrupt) as left:
+            replace(file, killed)
+        (tmp_path / "left").rename(tmp_path / str(left.value))
+        with manager.atomic_writing(str(file)) as stream:
+            stream.write(file.stem[-1])
+    assert {file: file.read_text() for file in tmp_path.iterdir()} == dict(zip(files, "ab", strict=True))
+
+
+def test_a_file_with_a_long_name_deletes_no_draft_of_another(tmp_path: Path) -> None:
+    first, second = (tmp_path / (254 * "x" + end) for end in "ab")
+    replace(first, lambda _: sweep_drafts(second))
+    assert os.listdir(tmp_path) == [first.name]
 
 
 def record(folder: Path, *open_sessions: str) -> contents.Contents:
@@ -89,3 +117,26 @@ async def test_a_refused_name_is_no_name_that_is_taken(tmp_path: Path) -> None:
     with pytest.raises(web.HTTPError, match="keeps its name") as refused:
         await manager.rename_file("a.ipynb", "b.ipynb")
     assert refused.value.status_code == 403
+
+
+@pytest.mark.parametrize("chunk", [{}, {"chunk": 1}, {"chunk": -1}], ids=["whole", "first", "last"])
+async def test_an_upload_replaces_no_record_of_an_open_session(tmp_path: Path, chunk: dict[str, int]) -> None:
+    manager = record(tmp_path, "a.ipynb")
+    before = (tmp_path / "a.ipynb").read_bytes()
+    upload = {"type": "file", "format": "text", "content": json.dumps(BEFORE)} | chunk
+    with pytest.raises(web.HTTPError, match="keeps its name") as refused:
+        await manager.save(upload, "a.ipynb")
+    assert refused.value.status_code == 403
+    assert (tmp_path / "a.ipynb").read_bytes() == before
+    await manager.save(upload, "b.ipynb")
+
+
+async def test_saved_widgets_are_shown_without_what_could_run(tmp_path: Path) -> None:
+    def saved(value: str) -> dict[str, Any]:
+        widget = {"model_module": "@jupyter-widgets/controls", "model_name": "HTMLModel", "state": {"value": value}}
+        state = {"version_major": 2, "version_minor": 0, "state": {"a": widget}}
+        return BEFORE | {"metadata": {"title": "kept", "widgets": {"application/vnd.jupyter.widget-state+json": state}}}
+
+    (tmp_path / "a.ipynb").write_text(json.dumps(saved("<b>1 < 2</b><img src=x onerror=alert()>")))
+    manager = contents.Contents(root_dir=str(tmp_path))
+    assert (await manager.get("a.ipynb"))["content"] == saved("<b>1 &lt; 2</b><img>")

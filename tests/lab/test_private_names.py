@@ -53,6 +53,8 @@ USED = {
         ("jupyter_server", ExtensionManager, "extension_apps"),
         ("jupyter_server_ydoc", YDocExtension, "ywebsocket_server"),
         ("jupyter_server_ydoc", YDocExtension, "get_document"),
+        ("jupyter_server_ydoc", YDocExtension, "_room_locks"),
+        ("jupyter_server_ydoc", DocumentRoom, "initialize"),
         ("jupyter_server_ydoc", DocumentRoom, "_document"),
         ("jupyter_server_ydoc", DocumentRoom, "_saving_document"),
         ("jupyter_server_ydoc", DocumentRoom, "_maybe_save_document"),

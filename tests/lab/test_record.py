@@ -14,6 +14,7 @@ from kernelmcp.cells.fold import DisplayIds, Fold
 from kernelmcp.cells.line import MAX_CELL_BYTES, MAX_TEXT_CHARS, to_line
 from kernelmcp.config.models import Policy
 from kernelmcp.lab.record import cell_record as record_module
+from kernelmcp.lab.record import outputs
 from kernelmcp.lab.record.cell_record import Record, cell_id
 from kernelmcp.lab.record.running_cell import MAX_OUTPUTS
 
@@ -307,6 +308,23 @@ def test_a_line_that_is_printed_over_is_as_in_a_terminal(opened: Opened, texts: 
     with opened.notebook.ydoc.transaction():
         opened.end("bar")
     assert opened.outputs("bar")[0]["text"] == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\r" * 1_000_000 + "x", "x"),
+        ("ab" + "\b" * 1_000_000 + "x", "xb"),
+        ("ab" + "\b\r" * 500_000 + "x", "xb"),
+        ("a\r\n" * 3, "a\n" * 3),
+    ],
+    ids=["returns", "backspaces", "both", "lines"],
+)
+def test_moves_of_an_ended_cell_cost_little_and_are_none_of_the_event_loop(text: str, shown: str) -> None:
+    pieces = len(outputs.MOVES.split(text))
+    assert pieces < 20
+    ended = {"outputs": [{"output_type": "stream", "name": "stdout", "text": [text]}, {"output_type": "error"}]}
+    assert outputs.tame_line(ended)["outputs"][0]["text"] == shown
 
 
 def test_a_tab_is_told_what_a_progress_bar_removes_before_what_it_adds(opened: Opened) -> None:

@@ -44,7 +44,7 @@ class Room:
         self.ready, self.clients, self.room_id = True, {1}, f"json:notebook:{name}"
         self._saving_document = asyncio.get_running_loop().create_future()
         self._update_lock, self.saved = asyncio.Lock(), 0
-        self._document = SimpleNamespace(path=name, aget=self.aget)
+        self._document = SimpleNamespace(aget=self.aget)
         self._file = SimpleNamespace(_lock=asyncio.Lock(), last_modified=None)
 
     async def _maybe_save_document(self, saving: None, save_now: bool) -> None:
@@ -57,9 +57,11 @@ class Room:
 def watching(folder: Path, sessions: list[Descriptor], *rooms: Room) -> Any:
     notebooks = folder / "notebooks"
     notebooks.mkdir(exist_ok=True)
-    server = SimpleNamespace(rooms=dict(enumerate(rooms)))
+    server = SimpleNamespace(rooms={room.room_id: room for room in rooms})
+    file_ids = SimpleNamespace(get_id=lambda name: name)
     app = SimpleNamespace(
         root_dir=str(notebooks),
+        web_app=SimpleNamespace(settings={"file_id_manager": file_ids}),
         log=logging.getLogger(__name__),
         kernel_manager=SimpleNamespace(list_kernel_ids=list),
         contents_manager=Contents(root_dir=str(notebooks)),
@@ -118,22 +120,76 @@ async def test_a_document_that_does_not_stop_changing_is_saved(tmp_path: Path, m
     assert room.saved == 2
 
 
-@pytest.mark.parametrize(("later", "source"), [(-60, "typed"), (3600, "in the file")])
-async def test_what_a_killed_lab_had_not_saved_is_in_the_notebook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: float, source: str
-) -> None:
+class Killed:
+    """What a killed Lab has left: notebooks, the last changes of their documents, and the ids of both."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.ids = folder / "notebooks", folder / "ids.db"
+        self.folder.mkdir()
+        with sqlite3.connect(self.ids) as ids:
+            ids.execute("CREATE TABLE Files (id TEXT, path TEXT)")
+
+    async def add(self, name: str, content: dict[str, Any], *, later: float) -> Path:
+        """A notebook as it was saved this many seconds after (before, if less than 0) its last change, "typed"."""
+        typed = YNotebook()
+        typed.set(await Room("").aget())
+        await History(f".notebook:id-{name}.y").write(typed._ydoc.get_update())
+        file = self.folder / name
+        await Contents(root_dir=str(self.folder)).save({"type": "notebook", "content": content}, name)
+        os.utime(file, (time.time() + later,) * 2)
+        with sqlite3.connect(self.ids) as ids:
+            ids.execute("INSERT INTO Files VALUES (?, ?)", [f"id-{name}", str(file)])
+        return file
+
+    def complete(self) -> None:
+        complete_files(History.file, self.ids, self.folder)
+
+
+@pytest.fixture
+def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Killed:
     monkeypatch.setattr(History, "file", tmp_path / "histories.db", raising=False)
     monkeypatch.setattr(History, "_database", None)
-    typed = YNotebook()
-    typed.set(await Room("").aget())
-    await History(".notebook:id-s0.ipynb.y").write(typed._ydoc.get_update())
-    (tmp_path / "notebooks").mkdir()
-    file = tmp_path / "notebooks" / "s0.ipynb"
-    cell = {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "in the file"}
-    file.write_text(json.dumps(NOTEBOOK | {"cells": [cell]}))
-    os.utime(file, (time.time() + later,) * 2)
-    with sqlite3.connect(tmp_path / "ids.db") as ids:
-        ids.execute("CREATE TABLE Files (id TEXT, path TEXT)")
-        ids.execute("INSERT INTO Files VALUES ('id-s0.ipynb', ?)", [str(file)])
-    complete_files(History.file, tmp_path / "ids.db", tmp_path / "notebooks")
-    assert "".join(json.loads(file.read_text())["cells"][0]["source"]) == source
+    return Killed(tmp_path)
+
+
+def saying(source: str) -> dict[str, Any]:
+    return NOTEBOOK | {"cells": [{"cell_type": "markdown", "id": "a", "metadata": {}, "source": source}]}
+
+
+def source_of(file: Path) -> str:
+    return "".join(json.loads(file.read_text())["cells"][0]["source"])
+
+
+@pytest.mark.parametrize(("later", "source"), [(-60, "typed"), (3600, "in the file")])
+async def test_what_a_killed_lab_had_not_saved_is_in_the_notebook(killed: Killed, later: float, source: str) -> None:
+    file = await killed.add("s0.ipynb", saying("in the file"), later=later)
+    killed.complete()
+    assert source_of(file) == source
+    assert list(killed.folder.glob("*.ipynb")) == [file]
+
+
+async def test_a_notebook_from_a_backup_is_kept_beside_what_lab_had_not_saved(killed: Killed) -> None:
+    file = await killed.add("s0.ipynb", saying("yesterday"), later=-86400)
+    killed.complete()
+    assert source_of(file) == "typed"
+    assert source_of(killed.folder / "s0.damaged.ipynb") == "yesterday"
+
+
+@pytest.mark.parametrize("later", [1, -86400])
+async def test_a_notebook_that_was_saved_is_not_written_again(killed: Killed, later: float) -> None:
+    file = await killed.add("s0.ipynb", saying("typed"), later=later)
+    before = file.stat()
+    killed.complete()
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert list(killed.folder.glob("*.ipynb")) == [file]
+
+
+async def test_a_damaged_history_keeps_no_other_notebook_from_being_saved(
+    killed: Killed, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = [await killed.add(f"s{number}.ipynb", saying("in the file"), later=-60) for number in range(3)]
+    with History._opened() as database:
+        database.execute("UPDATE changes SET change = X'ff' WHERE path = '.notebook:id-s0.ipynb.y'")
+    killed.complete()
+    assert [source_of(file) for file in files] == ["in the file", "typed", "typed"]
+    assert caplog.text.count("s0.ipynb when it ended is lost") == 1

@@ -26,6 +26,8 @@ class App:
     def __init__(self, folder: Path) -> None:
         self.root_dir = str(folder)
         self.kernel_manager = self
+        file_ids = SimpleNamespace(get_id=lambda name: name)
+        self.web_app = SimpleNamespace(settings={"file_id_manager": file_ids})
         documents = SimpleNamespace(ywebsocket_server=SimpleNamespace(rooms={}))
         self.extension_manager = SimpleNamespace(extension_apps={"jupyter_server_ydoc": [documents]})
         self.tried: list[str] = []

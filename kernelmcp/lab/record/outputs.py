@@ -19,7 +19,8 @@ from kernelmcp.lab.tame import tame_bundle, tame_metadata
 from kernelmcp.output.sanitize import as_dict, as_list, clean, clean_json, cut_middle, is_mime_type, joined
 
 DISPLAYS = ("display_data", "execute_result")
-MOVES = re.compile(r"([\r\n\b])")
+# A run of moves is one: there may be millions.
+MOVES = re.compile(r"(\n|\x08*\r[\r\x08]*|\x08+)")
 
 
 class Tamed(dict[str, Any]):
@@ -27,13 +28,16 @@ class Tamed(dict[str, Any]):
 
 
 def tame_line(line: dict[str, Any]) -> dict[str, Any]:
-    """Sanitize the bundles of a line of the log, in place. A line may have megabytes of HTML: call it in a thread."""
+    """Sanitize the bundles of a line of the log, and apply the moves in an ended cell's text, in place. A line may have
+    megabytes of them: call it in a thread."""
     for op in map(as_list, as_list(line.get("ops"))):
         if op[0:1] in (["show"], ["change"]) and len(op) > 2:
             op[2] = _tamed(op[2])
     for output in map(as_dict, as_list(line.get("outputs"))):
         if "data" in output:
             output["data"] = _tamed(output["data"])
+        if output.get("output_type") == "stream":
+            output["text"] = overprinted("", 0, joined(output.get("text", "")))[0]
     return line
 
 
@@ -82,21 +86,24 @@ def stream(name: Any, text: str) -> dict[str, Any]:
 def overprinted(line: str, at: int, text: str) -> tuple[str, int]:
     """What a line shows once `text` was printed from its column `at` on, as a progress bar is (carriage returns,
     backspaces), and the column in the last line then."""
+    text = text.replace("\r\n", "\n")
+    if "\r" not in text and "\b" not in text:
+        shown = line[:at] + text.partition("\n")[0]
+        whole = shown + line[len(shown) :] + text[len(shown) - at :]
+        return whole, len(whole.rpartition("\n")[2]) if "\n" in text else len(shown)
     done: list[str] = []
-    shown = list(line)
-    for part in MOVES.split(text):
-        match part:
-            case "\n":
-                done.append("".join(shown))
-                shown, at = [], 0
-            case "\r":
-                at = 0
-            case "\b":
-                at = max(0, at - 1)
-            case _:
-                shown[at : at + len(part)] = part
-                at += len(part)
-    return "\n".join([*done, "".join(shown)]), at
+    characters = list(line)
+    pieces = iter(MOVES.split(text))
+    for part in pieces:
+        characters[at : at + len(part)] = part
+        at += len(part)
+        move = next(pieces, "")
+        if move == "\n":
+            done.append("".join(characters))
+            characters, at = [], 0
+        else:
+            at = 0 if "\r" in move else max(0, at - len(move))
+    return "\n".join([*done, "".join(characters)]), at
 
 
 def of_cell(cell: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[int, int]]:

@@ -3,6 +3,7 @@
 Lab's dialogs show the errors.
 """
 
+import asyncio
 import io
 import json
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tornado import web
 
 from kernelmcp.atomic import replace, sweep_drafts
 from kernelmcp.lab.handlers import WATCH
+from kernelmcp.lab.tame import Room, tame_state
 from kernelmcp.output.sanitize import as_dict, as_list
 
 NAMED_AFTER_SESSION = (
@@ -29,6 +31,15 @@ def _unlock(notebook: Any) -> None:
         if metadata.pop("kernelmcp", None) is not None:
             metadata.pop("editable", None)
             metadata.pop("deletable", None)
+
+
+def _tame_widgets(notebook: Any) -> None:
+    """Sanitize the saved widgets of a notebook that was copied here: Lab shows them as if a kernel had sent them."""
+    metadata = as_dict(as_dict(notebook).get("metadata"))
+    widgets = metadata.pop("widgets", None)
+    with suppress(RecursionError):
+        if widgets is not None:
+            metadata["widgets"] = tame_state(widgets, Room(), Room())
 
 
 class Contents(AsyncLargeFileManager):
@@ -52,6 +63,8 @@ class Contents(AsyncLargeFileManager):
         """A download (`type` is `file`, without a format) is a copy; an editor of its text has a format."""
         inherited: Any = super()
         model = await inherited.get(path, content, type, format, require_hash)
+        if content and model["type"] == "notebook":
+            await asyncio.to_thread(_tame_widgets, model["content"])
         if type == "file" and format is None and content and path.endswith(".ipynb") and model["format"] == "text":
             with suppress(ValueError, RecursionError):
                 notebook = json.loads(model["content"])
@@ -60,6 +73,9 @@ class Contents(AsyncLargeFileManager):
         return model
 
     async def save(self, model: dict[str, Any], path: str = "") -> Any:
+        """A shared document saves a notebook; a file is an upload, whole or in chunks."""
+        if model.get("type") != "notebook":
+            self._check(path)
         is_record = self._watch is not None and self._watch.names.kernel_of(path) is not None
         if model.get("type") == "notebook" and not is_record:
             _unlock(model.get("content"))

@@ -47,8 +47,9 @@ class Documents:
 
     async def prepare(self, name: str, language: str) -> None:
         """Ensure that the notebook can be loaded, before it is written into. Raises `OSError`."""
-        await asyncio.to_thread(check_notebook, self._folder / name)
-        self.make(name, language)
+        if self._room(name) is None:
+            await asyncio.to_thread(check_notebook, self._folder / name)
+        await self.keep(name, language)
 
     async def keep(self, name: str, language: str) -> None:
         """Restore the deleted file of an active notebook: otherwise nothing would be saved any more."""
@@ -88,25 +89,39 @@ class Documents:
         return room is not None and bool(room.clients)
 
     async def get(self, name: str) -> Any:
-        """The shared notebook at this path, opened if necessary."""
+        """The shared notebook at this path, opened if necessary. A file that cannot be loaded is moved away."""
         if (room := self._room(name)) is not None:
             return room._document
-        return await self._extension.get_document(
-            path=name, content_type="notebook", file_format="json", copy=False, create=True
-        )
+        extension = self._extension
+        rooms = extension.ywebsocket_server.rooms
+        room_id = _room_id(self._file_ids.index(name))
+        try:
+            await extension.get_document(room_id=room_id, copy=False, create=True)
+        except Exception:
+            rooms.pop(room_id, None)  # the library keeps a room that it has stopped
+            await asyncio.to_thread(check_notebook, self._folder / name, load=True)
+            raise
+        async with extension._room_locks[room_id]:
+            await rooms[room_id].initialize()  # unless it is: loading it was cancelled, or a tab has just begun to
+        return rooms[room_id]._document
 
     @property
     def _extension(self) -> Any:
         (extension,) = self._app.extension_manager.extension_apps["jupyter_server_ydoc"]
         return extension
 
+    @property
+    def _file_ids(self) -> Any:
+        return self._app.web_app.settings["file_id_manager"]
+
     def _room(self, name: str) -> Any:
-        """The room of a loaded document; `get_document` asks a database for the file's id each time."""
-        for room in self._rooms():
-            document = getattr(room, "_document", None)
-            if document is not None and room.ready and document.path == name:
-                return room
-        return None
+        """The room of a loaded document. A deleted file's room still exists, but has another id than a new file."""
+        room = self._extension.ywebsocket_server.rooms.get(_room_id(self._file_ids.get_id(name)))
+        return room if room is not None and room.ready else None
 
     def _rooms(self) -> list[Any]:
         return list(self._extension.ywebsocket_server.rooms.values())
+
+
+def _room_id(file_id: str | None) -> str:
+    return f"json:notebook:{file_id}"

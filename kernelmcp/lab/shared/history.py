@@ -14,13 +14,14 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from logging import Logger, getLogger
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+import nbformat
 from jupyter_ydoc import YNotebook
 from pycrdt import Doc
 from pycrdt.store import BaseYStore, YDocNotFound
 
-from kernelmcp.atomic import replace_text
+from kernelmcp.atomic import aside_of, replace, replace_text
 
 # A history is merged into one change when it has grown by this factor, and is at least this large.
 SQUASH_TIMES = 4
@@ -31,6 +32,8 @@ MAX_UNWRITTEN_BYTES = 64 * 1024 * 1024
 BUSY_SECONDS = 0.2
 # A file lacks the changes made while it was written.
 LONGEST_SAVE_SECONDS = 5.0
+# No document waits longer to be saved: an older file is from a backup, and a copy of it is kept.
+LONGEST_UNSAVED_SECONDS = 600.0
 # The overhead of a row, and of each row in memory while a document is read.
 ROW_BYTES = 200
 _TABLE = "CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY, path TEXT, change BLOB, time REAL)"
@@ -144,7 +147,8 @@ def replace_changes(file: Path, path: str, last: int, whole: bytes) -> None:
 
 def complete_files(file: Path, file_ids: Path, notebooks: Path) -> None:
     """Save what a killed Lab had not: if a file and its history differ, jupyter-collaboration takes the file, and open
-    tabs would lose a person's edits too. Called before any tab is open. Raises `sqlite3.Error`, `OSError`."""
+    tabs would lose a person's edits too. Called before any tab is open. Logs what fails for one notebook. Raises
+    `sqlite3.Error`, `OSError`."""
     if not file.exists() or not file_ids.exists():
         return
     with closing(sqlite3.connect(file_ids)) as database:
@@ -153,12 +157,41 @@ def complete_files(file: Path, file_ids: Path, notebooks: Path) -> None:
         for path, last in database.execute("SELECT path, max(time) FROM changes GROUP BY path").fetchall():
             kind, _, file_id = path.removeprefix(".").removesuffix(".y").partition(":")
             notebook = Path(names.get(file_id, ""))
-            if kind != "notebook" or not notebook.is_relative_to(notebooks) or not notebook.is_file():
+            if kind != "notebook" or not notebook.is_relative_to(notebooks):
                 continue
-            if last > notebook.stat().st_mtime - LONGEST_SAVE_SECONDS:
-                content = _content(database, path)
-                if content["nbformat"] == 4 and content["cells"]:  # killed during loading, it has none yet
-                    replace_text(notebook, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+            try:
+                _complete(notebook, last, database, path)
+            except Exception as exc:  # noqa: BLE001 - one damaged history keeps no other notebook from being saved
+                getLogger(__name__).error(
+                    "kernelmcp: what Lab had not saved of %s when it ended is lost: %s", notebook.name, exc
+                )
+
+
+def _complete(notebook: Path, last: float, database: sqlite3.Connection, path: str) -> None:
+    if not notebook.is_file() or last <= (changed := notebook.stat().st_mtime) - LONGEST_SAVE_SECONDS:
+        return
+    content = _content(database, path)
+    if content["nbformat"] != 4 or not content["cells"]:  # killed during loading, it has none yet
+        return
+    found, library = notebook.read_bytes(), cast("Any", nbformat)
+    is_older = last > changed + LONGEST_UNSAVED_SECONDS
+    try:
+        if _cells(library.convert(library.reader.reads(found), 4)) == _cells(content):
+            return
+    except Exception:  # noqa: BLE001 - whatever is in it
+        is_older = True
+    if is_older:
+        replace(aside_of(notebook), lambda out: out.write(found))
+    replace_text(notebook, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    """The cells without what loading a notebook adds: ids, trust, and an empty cell."""
+    kept = [cell for cell in notebook["cells"] if cell["source"] or cell.get("outputs")]
+    return [
+        cell | {"id": "", "metadata": {name: value for name, value in cell["metadata"].items() if name != "trusted"}}
+        for cell in kept
+    ]
 
 
 def _content(database: sqlite3.Connection, path: str) -> dict[str, Any]:

@@ -29,18 +29,35 @@ def check_stores(state: Path) -> None:
         _delete(state, FILE_IDS)
 
 
-def check_notebook(file: Path) -> None:
-    """Move an invalid notebook away: a person or a disk has changed it. Raises `OSError`."""
+def check_notebook(file: Path, *, load: bool = False) -> None:
+    """Move an invalid notebook away: a person or a disk has changed it. `load`: also one that a document cannot load,
+    which takes seconds to find out about a large one. Raises `OSError`."""
     if not file.exists() and not file.is_symlink():
         return
     try:
-        if file.is_symlink() or file.stat().st_size > MAX_FOREIGN_BYTES:
-            raise ValueError("it is a link, or too large")
-        found = cast("dict[str, Any]", json.loads(file.read_bytes()))
+        if file.is_symlink():
+            raise ValueError("it is a link")
+        if file.stat().st_size > MAX_FOREIGN_BYTES:
+            return  # not read: a person's own outputs have no limit
+        content = file.read_bytes()
+        found = cast("dict[str, Any]", json.loads(content))
         if found["nbformat"] != 4 or not all("cell_type" in cell and "source" in cell for cell in found["cells"]):
             raise ValueError("it is not a notebook")
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        if load:
+            _load(content)
+    except (IsADirectoryError, PermissionError, ValueError, TypeError, KeyError, RecursionError):
         put_aside(file)
+
+
+def _load(content: bytes) -> None:
+    """Load a notebook as Lab does. Raises `ValueError`."""
+    import nbformat  # Lab chooses its folders before Jupyter is imported
+    from jupyter_ydoc import YNotebook
+
+    try:
+        YNotebook().set(nbformat.reads(content, as_version=4))
+    except Exception as exc:
+        raise ValueError("Lab cannot load it") from exc
 
 
 def _is_database(file: Path) -> bool:

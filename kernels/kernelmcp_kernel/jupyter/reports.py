@@ -15,6 +15,7 @@ from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.supervisor import Loss
 from kernelmcp_kernel.jupyter.iopub import REPORT, Publish
 from kernelmcp_kernel.languages.python.prepared import PreparedPackage
+from kernelmcp_kernel.settings import settings
 
 Content = dict[str, Any]
 
@@ -46,8 +47,9 @@ class Report:
         if loss is None:
             return
         self._note_loss(loss.reason)
-        # The reply goes to one client, and the variables were those of all.
-        self._publish("variables_lost", {"language": self.metadata.get("language")}, {}, cell.parent)
+        # The reply goes to one client, and the variables were those of all. nbclient takes the type for an error.
+        if settings().sandbox is not None:
+            self._publish("variables_lost", {"language": self.metadata.get("language")}, {}, cell.parent)
         if not loss.reported:
             self._say(cell, f"the sandbox process had ended ({loss.reason}); earlier variables are lost")
 

@@ -268,15 +268,23 @@
   }
 
   /**
-   * A copy of a session's cell has another name, and is a person's own, to be edited.
+   * A copy of a session's cell is a person's own, to be edited: it has another name, or was dragged from a notebook that
+   * is open and has it still.
    * @param {any} tracker of notebooks
    */
   function freeCopies(tracker) {
-    /** @param {any[]} cells */
-    const free = cells => {
-      for (const cell of cells.filter(each => each.getMetadata('kernelmcp') && !RECORDED.test(each.id))) {
-        cell.deleteMetadata('kernelmcp');
-        cell.deleteMetadata('editable');
+    /** @param {any} panel @param {any} cell */
+    const isDragged = (panel, cell) =>
+      tracker.find((/** @type {any} */ other) => {
+        const cells = other.context.path === panel.context.path ? [] : [...(other.content.model?.cells ?? [])];
+        return cells.some(each => each.id === cell.id && each.getMetadata('kernelmcp'));
+      });
+    /** @param {any} panel @param {any[]} cells */
+    const free = (panel, cells) => {
+      for (const cell of cells.filter(each => each.getMetadata('kernelmcp'))) {
+        if (!RECORDED.test(cell.id) || isDragged(panel, cell)) {
+          ['kernelmcp', 'editable', 'deletable'].forEach(name => cell.deleteMetadata(name));
+        }
       }
     };
     /** @param {any} panel */
@@ -284,7 +292,7 @@
       await panel.context.ready;
       panel.content.model.cells.changed.connect((/** @type {any} */ _, /** @type {any} */ { type, newValues }) => {
         if (type === 'add') {
-          queueMicrotask(() => free(newValues)); // not within the change
+          queueMicrotask(() => free(panel, newValues)); // not within the change
         }
       });
     };
