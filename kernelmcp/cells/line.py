@@ -104,6 +104,8 @@ def _count_missing(outputs: Outputs, facts: dict[str, Any], replaced: int) -> No
         if isinstance(total, int):
             spool.dropped_chars = max(spool.dropped_chars, total - spool.chars)
     outputs.noted = _noted_in(facts)
+    clears = facts.get("clears")
+    outputs.clears = clears if type(clears) is int and clears > 0 else 0
 
 
 def _noted_in(facts: dict[str, Any]) -> tuple[int, int]:
@@ -120,7 +122,7 @@ def with_changes(line: bytes, ops: list[Op]) -> bytes:
     cell, (_, execution_id) = event.parsed(line), event.kind_of(line)
     for op in ops:
         outputs.apply(op)
-    derived = ("sum", "execution_id", "chars", "displays", "shown", "notes", "dropped", "cut", "noted")
+    derived = ("sum", "execution_id", "chars", "displays", "shown", "notes", "dropped", "cut", "noted", "clears")
     kept = {name: value for name, value in facts.items() if name not in derived}
     cell_id = cell["id"] if event.is_id(cell.get("id")) else ""
     return to_line(execution_id or _id_of(cell, facts), code, kept, outputs, cell_id)
@@ -212,7 +214,8 @@ def _left_out_in(facts: dict[str, Any]) -> int:
 def _encoded_outputs(outputs: Outputs) -> tuple[list[bytes], dict[str, Any]]:
     """The outputs as JSON, and facts about them: "dropped", how many were left out; "displays", the numbers of the rest
     in their URIs, and "shown", how many there were; "cut", the indexes of the texts that end with a note, and "notes",
-    those of the outputs that are notes; "noted", what they say of text."""
+    those of the outputs that are notes; "noted", what they say of text; "clears", how often all were cleared, which a
+    client's cursor counts."""
     encoded: list[bytes] = []
     displays: list[int] = []
     cuts: list[int] = []
@@ -233,6 +236,8 @@ def _encoded_outputs(outputs: Outputs) -> tuple[list[bytes], dict[str, Any]]:
         facts |= {"displays": displays, "shown": len(outputs.displays)}
     if cuts:
         facts["cut"] = cuts
+    if outputs.clears:
+        facts["clears"] = outputs.clears
     if any(noted := _noted(outputs)):
         facts["noted"] = noted
     if notes := list(_notes(*noted, left_out)):

@@ -25,6 +25,7 @@ from kernelmcp.executions.beginning import Beginning
 from kernelmcp.executions.ids import mint_id
 from kernelmcp.executions.listener import Listener
 from kernelmcp.executions.questions import NO_ANSWER, NotAsked, Questions
+from kernelmcp.executions.timers import Timers
 from kernelmcp.executions.tool_calls import ToolCalls
 from kernelmcp.files.workspace import Entry
 from kernelmcp.output.sanitize import REPORT, clean
@@ -45,6 +46,8 @@ STOPPED = "ServerStopped"
 # The error of a failed shell cell: "exit status 3", or that plus bashkit's message.
 COMMAND_FAILED = "CalledProcessError"
 _EXIT_STATUS = re.compile(r"exit status (\d{1,3})(?::|$)")
+# Minimum interval between checks of a time limit while a cell waits for an answer.
+MIN_MORE_SECONDS = 0.5
 log = structlog.get_logger(__name__)
 # What a kernel publishes for whoever waits, and is no output: {text}.
 PROGRESS = "progress"
@@ -127,8 +130,7 @@ class Execution:
     """A reset or a deletion that also deletes the session's files has cancelled it."""
     interruptible: bool = False
     """The kernel runs or prepares the cell: an interrupt sent now reaches only this cell."""
-    grace_timer: asyncio.TimerHandle | None = None
-    """Ends the kernel if an interrupt has no effect."""
+    timers: Timers = field(default_factory=Timers)
     viewed: str | None = None
     """The mark of its code (`views.pages.mark`) if a view shows it: then the guest sends more forms of its objects."""
     client: str | None = None
@@ -403,6 +405,13 @@ async def ask(execution: Execution, questions: Questions, prompt: str, *, is_pas
     except NotAsked as exc:
         execution.hear("stream", {"name": "stderr", "text": f"{REPORT} {exc}\n"})
         return NO_ANSWER
+
+
+def take_persons_seconds(execution: Execution) -> float:
+    """Seconds of its time that a person took for answers, and not the execution, each told once."""
+    asks = (execution.questions, execution.approvals)
+    asked = sum(each.take_seconds() for each in asks if each is not None)
+    return max(asked, MIN_MORE_SECONDS) if asked else 0.0
 
 
 def changed_paths(reply: dict[str, Any]) -> list[str]:

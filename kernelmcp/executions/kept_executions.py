@@ -66,8 +66,8 @@ class KeptExecutions:
         self._kept[execution.id] = self._growing[execution.id] = execution
 
     def trim(self, *, stopped: bool = False) -> None:
-        """Forget the oldest until the rest is within the limits. The newest ended one is kept, unless the session is
-        `stopped`."""
+        """Forget the oldest until the rest is within the limits. The newest one that ran to an end is kept, unless the
+        session is `stopped`."""
         policy = self._settings.policy
         limits = (
             self._settings.config.sessions.kept_executions,
@@ -78,8 +78,8 @@ class KeptExecutions:
         count, memory, disk = len(self._kept), self._memory, self._disk
         for size in growing.values():
             memory, disk = memory + size[0], disk + size[1]
-        newest = (execution for execution in reversed(self._kept.values()) if execution.done.is_set())
-        spared = None if stopped else next(newest, None)
+        ended = (each for each in reversed(self._kept.values()) if each.done.is_set() and each.started is not None)
+        spared = None if stopped else next(ended, None)
         forgotten: list[Execution] = []
         for execution in self._kept.values():
             if count <= limits[0] and memory <= limits[1] and disk <= limits[2]:

@@ -102,7 +102,7 @@ def running(lines: list[bytes], execution_id: str, session_id: str, principal: s
 
 def _of_events(lines: list[bytes], execution_id: str, session_id: str, principal: str) -> tuple[Execution, bool]:
     """The execution, and whether it has begun."""
-    outputs, began = Outputs(), False
+    outputs, began, client = Outputs(), False, None
     header: dict[str, Any] = {}
     for found in map(event.parsed, lines):
         match found.get("e"):
@@ -110,12 +110,14 @@ def _of_events(lines: list[bytes], execution_id: str, session_id: str, principal
                 header = found
             case "began":
                 began = True
+                client = str(found.get("client") or "") if found.get("by") == "person" else None
             case "output":
                 for op in as_list(found.get("ops")):
                     outputs.apply(as_list(op))
             case _:
                 pass
     found = Execution(session_id, principal, str(header.get("code", "")), 0, outputs, id=execution_id)
+    found.client = client
     found.created_at = _time(header.get("at"))
     found.request_id = header["request"] if isinstance(header.get("request"), str) else None
     return found, began

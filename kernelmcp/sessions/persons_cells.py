@@ -55,11 +55,20 @@ class PersonsCells:
         self._waiters: list[asyncio.Future[None]] = []
         """Resolved when another cell has begun."""
         self._ended_since = 0
+        self.uses = 0
+        """Number of things that the kernel runs for other clients: cells, and what their widgets call."""
         self.has_asked = False
         """The cell that runs has asked for a checkpoint, or to go back to one: it runs nothing in the guest."""
         self.idle = asyncio.Event()
         """Set while no person's cell runs."""
         self.idle.set()
+
+    @property
+    def are_busy(self) -> bool:
+        return self.uses > 0 or not self.idle.is_set()
+
+    def note_use(self, *, begins: bool) -> None:
+        self.uses = max(0, self.uses + (1 if begins else -1))
 
     def hear(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
         """Handle an iopub message of a request that another client sent (`kernel.connection.IopubListener`)."""

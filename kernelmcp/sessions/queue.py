@@ -18,7 +18,7 @@ import structlog
 from kernelmcp.cells.log import CellLog
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelDied, ServerError, SessionInUse
-from kernelmcp.executions.execution import Execution, Interruption, ask, changed_paths
+from kernelmcp.executions.execution import Execution, Interruption, ask, changed_paths, take_persons_seconds
 from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.kernel.process import PAST_REQUEST, Kernel
@@ -29,8 +29,6 @@ from kernelmcp.sessions.persons_cells import PersonsCells
 from kernelmcp.sessions.storage.record import Record
 from kernelmcp.sessions.storage.session_files import SessionFiles
 
-# Minimum interval between checks of a time limit while a cell waits for an answer.
-MIN_MORE_SECONDS = 0.5
 # For the word that a person's cell or request has ended, before variables are saved.
 SETTLE_SECONDS = 2.0
 # Share of the grace period after which the guest is ended. The rest is for the answer.
@@ -91,8 +89,10 @@ class ExecutionQueue:
         self._work = asyncio.Event()
         self._cancelled = asyncio.Event()
         """Set when the current execution is cancelled before it has begun."""
-        self._is_measuring = False
-        """The current execution has begun, and its kernel has got nothing for it yet."""
+        self._is_here = False
+        """The current execution has begun, and its kernel has got nothing for it yet, or has answered."""
+        self._has_waited = False
+        """The kernel has run something of another client since the current execution was sent."""
         self._is_ending = False
         """The server, or the session, ends."""
         self._scope = anyio.CancelScope()
@@ -145,6 +145,8 @@ class ExecutionQueue:
         self.persons.hear(request, kind, content)
 
     def hear_other_use(self, *, begins: bool, is_cell: bool) -> None:
+        self.persons.note_use(begins=begins)
+        self._has_waited |= begins
         if begins or not (is_cell and self.persons.has_asked):
             self.binding.variables.note_used(begins=begins)
             if not begins:
@@ -162,6 +164,7 @@ class ExecutionQueue:
             await self.persons.idle.wait()
 
     def kernel_changed(self) -> None:
+        self.persons.uses = 0
         if self.binding.kernel is None:
             self.persons.kernel_ended()
         self._owner.kernel_changed()
@@ -226,14 +229,12 @@ class ExecutionQueue:
         kernel = await self._bind(execution)
         if kernel is None:
             return
-        loop = asyncio.get_running_loop()
-        limit = loop.call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
+        self._set_limit(execution)
         try:
-            await self._run_with(kernel, execution, limit)
+            await self._run_with(kernel, execution)
         finally:
-            limit.cancel()
-            if execution.grace_timer is not None:
-                execution.grace_timer.cancel()
+            self._is_here = False
+            execution.timers.end()
             if (
                 execution.done.is_set()
             ):  # its result says what it lost, and not what is lost with the kernel from here on
@@ -283,7 +284,7 @@ class ExecutionQueue:
             execution.losses_said = self.binding.losses_said
             return kernel
 
-    async def _run_with(self, kernel: Kernel, execution: Execution, limit: asyncio.TimerHandle) -> None:
+    async def _run_with(self, kernel: Kernel, execution: Execution) -> None:
         reply, is_sent = None, False
         try:
             limits = await self._limits(execution)
@@ -294,7 +295,8 @@ class ExecutionQueue:
                 return
             is_sent = True
             reply = await self._send(kernel, execution, limits)
-            limit.cancel()
+            self._is_here = True
+            execution.timers.end()
             self.binding.note_image(reply)
             if paths := changed_paths(reply):
                 execution.files_changed = await self.binding.files.find_changed(paths)
@@ -340,11 +342,11 @@ class ExecutionQueue:
     async def _limits(self, execution: Execution) -> dict[str, Any]:
         """The limits that are sent with each request, so that a changed one applies to the next execution
         (docs/design.md 3)."""
-        self._is_measuring = True
+        self._is_here = True
         try:
             quota = await self.binding.files.quota()
         finally:
-            self._is_measuring = False
+            self._is_here = False
         return {
             "kernelmcp": {
                 "cpu_seconds": self._settings.policy.cpu_seconds,
@@ -359,6 +361,8 @@ class ExecutionQueue:
             if kind == "execute_input":
                 # Interrupts use another channel: one sent before the cell began may have had no effect.
                 execution.interruptible = True
+                if self._has_waited:
+                    self._set_limit(execution)
                 if execution.interruption is not None:
                     self._interrupt(execution, kernel)
             elif kind == PAST_REQUEST:
@@ -368,6 +372,7 @@ class ExecutionQueue:
                     self.binding.note_packages(content)
                 execution.hear(kind, content)
 
+        self._has_waited = self.persons.are_busy
         return await kernel.execute(
             execution.code,
             on_output,
@@ -386,8 +391,8 @@ class ExecutionQueue:
         if execution is not self.current and execution not in self._queue:
             return False  # another session's
         waits = execution is self.current and execution.started is not None and self._waits_in_kernel(execution)
-        if why == "timeout" and (more := self._more_time(execution, waits)):
-            asyncio.get_running_loop().call_later(more, self.interrupt, execution, why)
+        if why == "timeout" and (more := execution.timeout_seconds if waits else take_persons_seconds(execution)):
+            self._set_limit(execution, more)
             return False
         execution.interruption = why
         if execution is not self.current:
@@ -395,33 +400,28 @@ class ExecutionQueue:
             execution.finish_unstarted()
         elif execution.started is None:
             self._cancelled.set()
-        elif not waits and not self._is_measuring and (kernel := self.binding.kernel) is not None:
+        elif not waits and not self._is_here and (kernel := self.binding.kernel) is not None:
             self._interrupt(execution, kernel)
         return True
 
-    def _more_time(self, execution: Execution, waits: bool) -> float:
-        """Seconds of its time that a person used and not the execution."""
-        if waits:
-            return execution.timeout_seconds
-        asks = (execution.questions, execution.approvals)
-        asked = sum(each.take_seconds() for each in asks if each is not None)
-        return max(asked, MIN_MORE_SECONDS) if asked else 0.0
+    def _set_limit(self, execution: Execution, seconds: float | None = None) -> None:
+        seconds = execution.timeout_seconds if seconds is None else seconds
+        execution.timers.set_limit(seconds, partial(self.interrupt, execution, "timeout"))
 
     def _waits_in_kernel(self, execution: Execution) -> bool:
-        """True if it was sent while the kernel still runs a person's cell."""
-        return not execution.interruptible and not self.persons.idle.is_set()
+        """True if it was sent while the kernel still runs something of another client."""
+        return not execution.interruptible and self.persons.are_busy
 
     def _interrupt(self, execution: Execution, kernel: Kernel) -> None:
         """Interrupt the cell, then end its guest, then kill the whole kernel.
 
         The kernel process does the first two: it repeats the interrupt within its share of the grace period, then ends
         the guest that still runs, and answers; guests of other languages keep their variables. So the kill ends only a
-        kernel process that hangs or is not ours. The code that ends the execution cancels `grace_timer`."""
+        kernel process that hangs or is not ours."""
         grace_seconds = self._settings.config.kernels.interrupt_grace_seconds
         if execution.interruptible:
             kernel.interrupt(GUEST_SHARE * grace_seconds)
-        if execution.grace_timer is None:
-            execution.grace_timer = asyncio.get_running_loop().call_later(grace_seconds, kernel.kill)
+        execution.timers.set_kill(grace_seconds, kernel.kill)
 
     def interrupt_all(self) -> None:
         """Interrupt the running execution, and cancel the waiting ones."""

@@ -224,7 +224,11 @@ class Session:
     def _note_unstarted(self, execution: Execution) -> None:
         if execution.started is None:
             self.log.cancelled(execution.id, as_task=execution.cancelled_as_task)
-            self.executions.trim()
+            current = self.queue.current
+            if (
+                current is None or not current.done.is_set()
+            ):  # otherwise that one's end is about to be written, and trims
+                self.executions.trim()
             self._saver.save_soon()
 
     # -- events of the queue (queue.Owner) ----------------------------------------------------------------------

@@ -890,3 +890,38 @@ def test_a_full_disk_costs_outputs_before_cells(tmp_path: Path, monkeypatch: pyt
         session.log.flush()
 
     assert [kind for kind, _ in run(tmp_path, steps).kinds()] == ["cell"] * 12
+
+
+def test_a_cell_that_has_ended_knows_how_often_it_was_cleared(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        fold = session.begin(ONE)
+        for number in range(3):
+            fold.hear(*text(f"{number}"))
+            fold.hear("clear_output", {"wait": False})
+        fold.hear(*text("result"))
+        session.end(ONE)
+        fold.hear(*text("late"))
+        rewrite(session)
+
+    ended, _ = find(run(tmp_path, steps).log.file, ONE)
+    assert ended is not None
+    _, _, outputs = line.from_line(ended)
+    assert (outputs.clears, outputs.stdout.read()) == (3, "resultlate")
+
+
+@pytest.mark.parametrize("clears", [-1, True, 1.5, "2", None, [3]])
+def test_a_line_with_an_odd_number_of_clears_has_none(clears: object) -> None:
+    cell = {"cell_type": "code", "outputs": [], "source": "", "metadata": {"kernelmcp": {"clears": clears}}}
+    assert line.from_line(json.dumps(cell).encode())[2].clears == 0
+
+
+def test_a_persons_cell_that_a_kill_cut_is_the_persons() -> None:
+    lines = [
+        event.submitted(ONE, event.now(), "x = 1"),
+        event.began(ONE, event.now(), {"by": "person", "client": "Lab"}),
+    ]
+    found = recorded.from_events(lines, ONE, "s", "local", 0.0)
+    assert found.client == "Lab"
+    facts = json.loads(recorded.to_line(found))["metadata"]["kernelmcp"]
+    assert (facts["by"], facts["client"]) == ("person", "Lab")
+    assert recorded.from_events([*lines[:1], event.began(ONE, event.now(), {})], ONE, "s", "local", 0.0).client is None

@@ -249,15 +249,20 @@ class ExecutionTools:
     async def _result(self, execution: Execution, ctx: Ctx, since: Cursor | None = None) -> CallToolResult:
         if execution.failure is not None:
             raise execution.failure
-        if execution.done.is_set():
-            if not is_gone(ctx):
-                execution.told()
-            await self._log.report(execution, ctx)
-        execution.announce()
-        budget = self._settings.policy.output_budget_chars
-        host = self._host(execution)
-        missing = await self._about_missing(execution, is_local=host is not None)
-        return await to_result(execution, budget, ctx.protocol_version, since, host, missing)
+        is_done = execution.done.is_set()
+        execution.callers += is_done  # so that it is kept until its result is made
+        try:
+            if is_done:
+                if not is_gone(ctx):
+                    execution.told()
+                await self._log.report(execution, ctx)
+            execution.announce()
+            budget = self._settings.policy.output_budget_chars
+            host = self._host(execution)
+            missing = await self._about_missing(execution, is_local=host is not None)
+            return await to_result(execution, budget, ctx.protocol_version, since, host, missing)
+        finally:
+            execution.callers -= is_done
 
     def _host(self, execution: Execution) -> HostFolders | None:
         session = self._registry.find_open(execution.principal, execution.session_id)
