@@ -18,6 +18,7 @@ import platform
 import signal
 import socket
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -56,6 +57,8 @@ def import_everything() -> None:
     program.import_kernelbase()
     for name in _OF_A_START:
         import_module(name)
+    with suppress(Exception):  # whatever is wrong with the installation, each kernel says so itself
+        import_module("kernelmcp_kernel.languages.python.image").own_build()
 
 
 def serve(wire: socket.socket) -> None:

@@ -31,7 +31,7 @@ def imported(folder: Path, *program: str) -> list[str]:
     with said.open("wb") as errors, subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors) as process:
         client = BlockingKernelClient(connection_file=str(file))
         client.load_connection_file()
-        client.start_channels()
+        client.start_channels(hb=False)  # a kernel that has not begun does not beat
         try:
             client.wait_for_ready(DEADLINE)
             assert client.execute_interactive("1 + 1", timeout=DEADLINE)["content"]["status"] == "ok"

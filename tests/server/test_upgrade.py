@@ -119,6 +119,7 @@ async def test_variables_that_are_lost_end_the_older_build(
     await fill(connect)
     async with connect(environment=upgraded) as client:
         assert (await run(client, "point.x"))[0] == "41"
+        await client.call_tool("checkpoint_session", {"session_id": "s"})  # it has looked whether its build is kept
         os.kill(guest_of_test(), signal.SIGKILL)
         await client.call_tool("execute_code", {"code": "1", "session_id": "s"})
         assert (await run(client, "'point' in globals()"))[0] == "False"

@@ -78,6 +78,8 @@ class GuestSupervisor:
         self._has_run = False
         self._keeping: asyncio.Task[None] | None = None
         self._keep_again = 0.0
+        self._kept: str | None = None
+        """The image whose build was kept last."""
         self.guest = self._start(early)
         self._loss: Loss | None = None
         self._reported = False
@@ -218,7 +220,9 @@ class GuestSupervisor:
     async def _keep_image(self) -> None:
         """So that the state that was saved can be loaded after an upgrade. Looked at now and then: the home keeps the
         builds that are used. A home on a slow network does not hold up the state."""
-        if self._keeping is None and time.monotonic() >= self._keep_again:
+        image = self._language.image
+        if self._keeping is None and (time.monotonic() >= self._keep_again or image != self._kept):
+            self._kept = image
             self._keeping = asyncio.create_task(asyncio.to_thread(self._keep))
         if self._keeping is not None:
             await asyncio.wait([self._keeping], timeout=_KEEP_WAITS_SECONDS)
@@ -254,8 +258,12 @@ class GuestSupervisor:
             if self._language.image != image:
                 raise GuestDied("no guest starts with its boot image")
             self.mount([each for each in mounts if self._mounts.get(each["point"]) != each])
-            with guest.state_pipes.sending(parts):
-                found = await guest.move_state("load_state", {"reseed": reseed})
+            try:
+                with guest.state_pipes.sending(parts):
+                    found = await guest.move_state("load_state", {"reseed": reseed})
+            except GuestDied:
+                self._language.use_own_image()
+                raise
             if found.get("ok") is not True:
                 self._language.use_own_image()
                 self._restart("half of a state may be in it")

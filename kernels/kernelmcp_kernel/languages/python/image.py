@@ -15,12 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from kernelmcp_kernel.languages import kept_builds
 from kernelmcp_kernel.languages.python.guest_bundle import code_of, find_bundle, native_of
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage
-from kernelmcp_kernel.runtime.build_identity import build_id
+from kernelmcp_kernel.runtime.build_identity import BuildError, build_id
 from kernelmcp_kernel.runtime.places import HOST, PACKAGE, RUNTIME
 from kernelmcp_kernel.settings import data_home
 
@@ -107,19 +108,42 @@ def keep_plain_image(identity: str) -> bool:
     return kept_builds.keep(_LANGUAGE, identity, _abi(), every, lambda: build_id(PACKAGE) == identity)
 
 
+def own_image() -> BootImage:
+    """The image without packages that fits this process."""
+    plain = plain_image()
+    return plain if plain.build_id == own_build() else kept_image(own_build()) or plain
+
+
 def still_there(image: BootImage) -> BootImage:
     """This image, also if the installation was replaced while this kernel runs: then from the kept build. The
     installation's, if it is not kept."""
     identity = image.build_id.partition("+")[0]
-    if image.package != PACKAGE or identity == build_id(PACKAGE):
+    if image.package != PACKAGE or identity == _installed():
         return image
     if (kept := kept_image(identity)) is None:
         return plain_image()
     return replace(image, path=image.path if image.packages else kept.path, bundle=kept.bundle, package=kept.package)
 
 
+def _installed() -> str | None:
+    """The id of the installation; None while it is being replaced."""
+    try:
+        return build_id(PACKAGE)
+    except (BuildError, KeyError, OSError, ValueError):
+        return None
+
+
+@cache
+def own_build() -> str:
+    """The id of the installation as this process has found it first: it may be replaced later. Forks have that of their
+    fork server. Raises BuildError, KeyError, OSError."""
+    _abi()
+    return build_id(PACKAGE)
+
+
+@cache
 def _abi() -> str:
-    """What a guest's Python must have in common with the packages of a home."""
+    """What a guest's Python must have in common with the packages of a home; also as it was found first."""
     info = json.loads((RUNTIME / "pyodide" / "pyodide-lock.json").read_text("utf-8"))["info"]
     return f"{info['python']} {info['abi_version']}"
 

@@ -16,6 +16,7 @@ from kernelmcp_kernel.languages.python.image import (
     BootImage,
     keep_plain_image,
     kept_image,
+    own_image,
     plain_image,
     prepared_image,
     rebuild_image,
@@ -161,7 +162,7 @@ def _build_of(image: BootImage) -> str:
 def _first_image() -> BootImage:
     if settings().packages.preinstalled and (prepared := _usable()):
         return prepared_image(prepared, plain_image())
-    return plain_image()
+    return own_image()
 
 
 def _usable() -> Prepared | None:
