@@ -206,7 +206,7 @@ def _folder(text: str) -> Path:
     folder = settings.config.volumes.default_volume
     try:
         check_volumes(settings, there=False)
-        usable = folder is not None and (folder.is_dir() or not os.path.lexists(folder))
+        usable = folder is not None and (os.path.isdir(folder) or not os.path.lexists(folder))
     except RuntimeError:  # circular links
         usable = False
     if folder is None or not usable:
