@@ -31,6 +31,7 @@ CONFIG = Path(__file__).parents[2] / "config"
         ("[transport_http]\ncors_origins = ['https://Chat.example.com']", "Chat.example.com' matches no page"),
         ("[transport_http]\nallowed_hosts = ['https://example.com']", "'https://example.com' matches no client"),
         ("[transport_http]\nallowed_hosts = ['*.example.com']", "'*.example.com' matches no client"),
+        ("[packages]\ninstall_timeout_seconds = inf", "install_timeout_seconds: Input should be a finite number"),
         ("sessions = 3", "sessions: Input should be a valid dictionary"),
         ("[sessions", "is not TOML"),
     ],
