@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelmcp.config.choices import CLIENTS, level_name
-from kernelmcp.errors import ConfigurationError, LayersMissing
+from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError
 from kernelmcp.process_start import (
     fill_descriptors,
     keep_files_own,
@@ -79,6 +79,9 @@ def _run(arguments: Sequence[str]) -> int:
     except ConfigurationError as exc:
         sys.stderr.write(f"kernelmcp: {exc.to_text()}\n")
         return EXIT_REFUSED if isinstance(exc, LayersMissing) else EXIT_CONFIGURATION
+    except ServerError as exc:
+        sys.stderr.write(f"kernelmcp: {exc.to_text()}\n")
+        return EXIT_REFUSED
     except KeyboardInterrupt:
         sys.stderr.write("kernelmcp: interrupted\n")
         return EXIT_INTERRUPTED

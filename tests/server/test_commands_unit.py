@@ -137,6 +137,15 @@ def test_a_closed_stdout_is_no_error(
     assert capfd.readouterr().err == ""
 
 
+def test_skills_of_a_home_that_one_may_not_read_are_refused_in_words(
+    users_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (users_folder / "sessions").mkdir(mode=0)
+    monkeypatch.setenv("KERNELMCP_HOME", str(users_folder))
+    assert cli.main(["skills", "list"]) == cli.EXIT_REFUSED
+    assert "Permission denied" in capsys.readouterr().err
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(Values.model_validate({"config": {"server": {"home": tmp_path / "home"}}}))
