@@ -74,6 +74,10 @@ def _run(arguments: Sequence[str]) -> int:
     if not hasattr(os, "waitid"):
         sys.stderr.write(ON_OLD_MACOS)
         return EXIT_REFUSED
+    if parsed.run is not _serve:
+        from kernelmcp.observability import logging_setup
+
+        logging_setup.configure_command()
     try:
         return int(parsed.run(parsed))
     except ConfigurationError as exc:

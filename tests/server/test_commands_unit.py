@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 import pytest
+import structlog
 from mcp_types import CallToolResult, TextResourceContents
 
 from kernelmcp import cli
@@ -135,6 +136,23 @@ def test_a_closed_stdout_is_no_error(
     assert cli.main(["skills", "list"]) == 0
     sys.stdout.close()
     assert capfd.readouterr().err == ""
+
+
+def test_only_warnings_of_a_commands_log_are_shown_and_not_on_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def logs(_: Any) -> int:
+        log = structlog.get_logger("kernelmcp.test")
+        log.info("of no interest")
+        log.warning("told")
+        return 0
+
+    monkeypatch.setattr(cli, "_skills", logs)
+    assert cli.main(["skills", "list"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert len(shown.err.splitlines()) == 1
+    assert "told" in shown.err
 
 
 def test_skills_of_a_home_that_one_may_not_read_are_refused_in_words(
