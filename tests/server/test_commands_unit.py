@@ -106,6 +106,17 @@ async def test_a_demo_that_failed_leads_to_doctor(
     assert told.startswith("`kernelmcp doctor`") == (not worked)
 
 
+@pytest.mark.parametrize("more", ["science", "--offline=x", "--export=x"])
+def test_a_removal_of_some_packages_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: str
+) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path))
+    (file := tmp_path / setup.SETUP_FILE).touch()
+    assert cli.main(["setup", "--remove", more]) == cli.EXIT_CONFIGURATION
+    assert "--remove removes all prepared packages" in capsys.readouterr().err
+    assert file.exists()
+
+
 @pytest.mark.parametrize("command", ["skills list", "demo", "replay x.ipynb"])
 def test_who_reads_no_more_of_the_output_gets_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], command: str
