@@ -10,6 +10,7 @@ from kernelmcp.cli import _parser
 from kernelmcp.commands.install.clients import CLIENTS
 from kernelmcp.commands.install.configure import merged
 from kernelmcp.commands.install.entry import _FIRST, launcher, updated
+from kernelmcp.errors import ConfigurationError
 
 # -- entries of other launchers -------------------------------------------------------------------------------------
 
@@ -76,6 +77,13 @@ def test_a_path_in_uvs_cache_is_not_written(tmp_path: Path) -> None:
         assert (command[0], command[-1]) == (str(tmp_path / "bin" / "uvx"), "kernelmcp")
     assert launcher({"PATH": ""}, "/c/uv/archive-v0/x")[0] == "uvx"
     assert "uvx" not in launcher({"UV": str(uv)}, "/home/a/tools/kernelmcp")[0]
+
+
+@pytest.mark.parametrize("folder", [".cache/pipx", "Library/Caches/pipx", ".local/pipx/.cache"])
+def test_a_path_that_pipx_run_deletes_later_is_refused(folder: str) -> None:
+    with pytest.raises(ConfigurationError, match="deleted after two weeks"):
+        launcher({}, f"/home/a/{folder}/3f0c9d1b2a4e5f6")
+    assert launcher({}, "/home/a/.local/pipx/venvs/kernelmcp")
 
 
 def test_on_windows_itself_one_sentence_says_what_is_needed(
