@@ -1,12 +1,15 @@
 """`kernelmcp install`: what it writes into a client's configuration, what it keeps, and what it refuses."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernelmcp import atomic
 from kernelmcp.cli import _parser
+from kernelmcp.commands.install import configure
 from kernelmcp.commands.install.clients import CLIENTS
 from kernelmcp.commands.install.configure import merged
 from kernelmcp.commands.install.entry import _FIRST, launcher, updated
@@ -63,6 +66,37 @@ def test_a_table_within_a_text_is_a_form_that_cannot_be_changed_safely() -> None
     text = "x = '''\n[mcp_servers.kernelmcp.env]\n'''\n[mcp_servers.kernelmcp]\ncommand = 'kernelmcp'\n"
     with pytest.raises(ValueError, match="cannot be changed safely"):
         merged(CLIENTS["codex"], text, environ={"KERNELMCP_HOME": "/h", "PATH": ""})
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_the_client_writes_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], times: int
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    (file := tmp_path / ".claude.json").write_text('{"n": 0}')
+    written = [0]
+
+    def replace_text(target: Path, text: str, **options: int) -> None:
+        if target != file and written[0] < times:
+            written[0] += 1
+            file.write_text(f'{{"n": {written[0]}}}')
+        atomic.replace_text(target, text, **options)
+
+    monkeypatch.setattr(configure, "replace_text", replace_text)
+    assert configure.main("claude-code", dry_run=False) == (times == 3)
+    found = json.loads(file.read_text())
+    assert found.pop("n") == times
+    assert bool(found) == (times == 1)
+    assert ("another program is writing it" in capsys.readouterr().err) == (times == 3)
+
+
+def test_a_file_that_cannot_be_written_is_named_and_not_its_draft(tmp_path: Path) -> None:
+    for file in (tmp_path / "folder", tmp_path / "missing" / "file"):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        with pytest.raises(OSError) as refused:  # noqa: PT011  # its fields are compared
+            atomic.replace_text(file, "")
+        assert (refused.value.filename, refused.value.filename2) == (str(file), None)
 
 
 # -- uvx, WSL and Windows -------------------------------------------------------------------------------------------
