@@ -80,18 +80,20 @@ def create_once(file: Path, content: bytes) -> None:
 
 
 def replace(file: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o600) -> None:
-    """Replace a file; `mode` is the new one's. Raises `OSError`; then the old one is unchanged."""
+    """Replace a file; `mode` is the new one's. Raises `OSError` with the file's name; then the old one is unchanged."""
     draft = file.with_name(_draft_beginning(file) + secrets.token_hex(4))
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as stream:
             write(stream)
             if mode != 0o600:
                 os.fchmod(fd, mode)
         os.replace(draft, file)
-    except BaseException:
+    except BaseException as exc:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+        if isinstance(exc, OSError) and exc.filename in (None, str(draft)):
+            exc.filename, exc.filename2 = str(file), None
         raise
 
 

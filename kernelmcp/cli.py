@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelmcp.config.choices import CLIENTS, level_name
-from kernelmcp.errors import ConfigurationError, LayersMissing
+from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError
 from kernelmcp.process_start import (
     fill_descriptors,
     keep_files_own,
@@ -44,11 +44,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     skip_slow_imports()
     keep_files_own()
     name_a_home()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every terminal has each character of a cell
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")):
         arguments.insert(0, "serve")
+    if sys.stdout is None and arguments[0] != "serve":  # it is closed, which `serve` has a sentence for
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: not every terminal has each character of a cell
+    try:
+        try:
+            return _run(arguments)
+        finally:  # Python would flush it too late to be told of an error
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except (BrokenPipeError, BaseExceptionGroup) as exc:
+        is_other = isinstance(exc, BaseExceptionGroup) and exc.split(BrokenPipeError)[1] is not None
+        if is_other or sys.stdout is None:
+            raise
+        # `kernelmcp doctor | head`: nobody reads the rest, nor Python's error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_REFUSED
+
+
+def _run(arguments: Sequence[str]) -> int:
     parsed = _parser().parse_args(arguments)
     if sys.platform == "win32":
         sys.stderr.write(ON_WINDOWS)
@@ -56,17 +74,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(os, "waitid"):
         sys.stderr.write(ON_OLD_MACOS)
         return EXIT_REFUSED
+    if parsed.run is not _serve:
+        from kernelmcp.observability import logging_setup
+
+        logging_setup.configure_command()
     try:
         return int(parsed.run(parsed))
     except ConfigurationError as exc:
         sys.stderr.write(f"kernelmcp: {exc.to_text()}\n")
         return EXIT_REFUSED if isinstance(exc, LayersMissing) else EXIT_CONFIGURATION
+    except ServerError as exc:
+        sys.stderr.write(f"kernelmcp: {exc.to_text()}\n")
+        return EXIT_REFUSED
     except KeyboardInterrupt:
         sys.stderr.write("kernelmcp: interrupted\n")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # `kernelmcp doctor | head`: nobody reads the rest, nor Python's error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_REFUSED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from .accounting import Account, ProcessCount, adopt_orphans, cpu_seconds, reap_orphans, yardstick_seconds
 from .kept import folder_of
@@ -34,6 +35,13 @@ FAST, REAL, SLOW = "fast", "real", "slow"
 account = Account()
 processes = ProcessCount()
 _BEGUN = pytest.StashKey[tuple[int, float]]()
+
+
+@pytest.fixture(autouse=True)
+def logging_stays() -> Iterator[None]:
+    """A command that a test runs in this process shows only warnings from then on."""
+    yield
+    structlog.reset_defaults()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -82,11 +82,11 @@ def _check_writable(file: Path) -> None:
 
 
 def _in_words(exc: BaseException) -> str:
-    """The message for an error; empty for a Ctrl-C, which the command line handles."""
+    """The message for an error; empty for a Ctrl-C and a pipe that nobody reads, which the command line handles."""
     if isinstance(exc, BaseExceptionGroup):
         inner = [_in_words(one) for one in cast("BaseExceptionGroup[BaseException]", exc).exceptions]
         return "" if "" in inner else inner[0]
-    if isinstance(exc, KeyboardInterrupt | SystemExit):
+    if isinstance(exc, KeyboardInterrupt | SystemExit | BrokenPipeError):
         return ""
     if isinstance(exc, TimeoutError):
         return f"it took more than {DEADLINE_SECONDS} s. `kernelmcp doctor` may say why."

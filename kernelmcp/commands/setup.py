@@ -57,6 +57,8 @@ def main(
 
     Raises `ConfigurationError`."""
     if remove:
+        if names or offline or export:
+            raise ConfigurationError("--remove removes all prepared packages", "Give it alone, without names.")
         return _remove(settings)
     if offline is not None and names:
         raise ConfigurationError("--offline takes what is in the file", "Omit the names.")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kernelmcp.commands.terminal import confirmed, fail, plain
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound
+from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound, StorageFailed
 from kernelmcp.files.home import Home
 from kernelmcp.files.workspace import Quota, Workspace
 from kernelmcp.output.sanitize import counted
@@ -108,9 +108,15 @@ def _home(settings: Settings) -> Home:
 
 
 def _records(settings: Settings, principal: str) -> Iterator[Record]:
+    """Raises `StorageFailed`."""
     home = _home(settings)
-    if home.sessions.is_dir():
-        yield from StoredSessions(home).records(Caller(principal, lambda: None))
+    try:
+        if home.sessions.is_dir():
+            yield from StoredSessions(home).records(Caller(principal, lambda: None))
+    except OSError as exc:
+        raise StorageFailed(
+            f"{exc.filename} cannot be read: {exc.strerror}", "Run it as the user of the server."
+        ) from exc
 
 
 def _workspaces(settings: Settings, record: Record) -> Iterator[Workspace]:

@@ -119,7 +119,7 @@ class AuthSection(Section):
     """The URL of this server as clients know it, as in `https://kernels.example.com/mcp`: published in the protected
     resource metadata."""
     required_scopes: list[str] = []
-    """Scopes that every JWT must have."""
+    """Scopes that every JWT must have. After a change, the published metadata has the old ones until a restart."""
     algorithms: list[str] = ["RS256", "PS256", "ES256", "ES384", "EdDSA"]
     """Signature algorithms that are accepted. Those with a shared secret (HS256) are refused even when they are
     listed."""

@@ -58,13 +58,15 @@ class Sources:
         path = [str(part) for part in loc]
         key = ".".join(path[1:])
         source = self._source_of(path)
-        if kind != "extra_forbidden":
-            return f"{source}: {key}: {message.removeprefix('Value error, ')}"
         known = variables.known_keys(Values, loc[:-1])
+        # Any other key of [volumes] is a volume's name, and its value a table.
+        is_misspelt = loc[:-1] == ("config", "volumes") and kind == "model_type" and _close(path[-1], known)
+        if kind != "extra_forbidden" and not is_misspelt:
+            return f"{source}: {key}: {message.removeprefix('Value error, ')}"
         if loc[:-1] == ("config",):
             known = [*known, "policy"] if source in self.environ else known  # a section in the environment
         habit = HABITS.get(path[-1])
-        close = [habit] if habit in known else difflib.get_close_matches(path[-1], known, n=1)
+        close = [habit] if habit in known else _close(path[-1], known)
         hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
         return f"{source}: {key}: there is no such setting ({hint})"
 
@@ -77,6 +79,10 @@ class Sources:
             if target and (list(target) == path[: len(target)] or path == list(target[: len(path)])):
                 return name
         return str((self.policy_file if path[0] == "policy" else self.config_file).path)
+
+
+def _close(name: str, known: list[str]) -> list[str]:
+    return difflib.get_close_matches(name, known, n=1)
 
 
 def find(
@@ -126,7 +132,7 @@ def _place(named: Path | str | None, default: Path) -> Place:
 
 def _read(place: Place) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_small(place.path, MAX_FILE_BYTES).decode("utf-8"))
+        return tomllib.loads(read_small(place.path, MAX_FILE_BYTES).decode("utf-8-sig"))
     except OSError as exc:
         if isinstance(exc, FileNotFoundError) and not place.named:
             return {}

@@ -5,7 +5,9 @@ cannot change under live sessions wait for the next start (`settings.FIXED_AT_ST
 """
 
 import importlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -43,13 +45,14 @@ async def keep_current(settings: Settings, check: Check) -> None:
         stop = anyio.Event()
         tasks.start_soon(_set_at_the_end, stop)
         try:
-            # The directories, not the files: a replaced file (an editor's save, a mounted secret) is another file.
-            folders = {place.path.parent for place in places if place.path.parent.is_dir()}
+            folders = await anyio.to_thread.run_sync(_folders, places)
             # Not imported before the first cell.
             watchfiles = await anyio.to_thread.run_sync(importlib.import_module, "watchfiles")
             # Runs once the loop below watches: changes since the server read its settings are not reported.
             tasks.start_soon(catch_up)
-            async for _ in watchfiles.awatch(*folders, recursive=False, step=STEP_MS, stop_event=stop):
+            # No filter: the default one skips folders of names such as .venv.
+            watch = watchfiles.awatch(*folders, watch_filter=None, recursive=False, step=STEP_MS, stop_event=stop)
+            async for _ in watch:
                 # Compared by content, because the log or other files may be in the same directory.
                 if (found := await _settled(places)) != seen:
                     seen = found
@@ -57,6 +60,13 @@ async def keep_current(settings: Settings, check: Check) -> None:
         except (OSError, RuntimeError, ExceptionGroup) as exc:  # a RuntimeError where the system has no more watches
             log.warning("changed settings take effect only after a restart: files are not watched", error=str(exc))
         tasks.cancel_scope.cancel()
+
+
+def _folders(places: tuple[Place, ...]) -> set[Path]:
+    """The directories of the files, and of those that links lead to. A replaced file (an editor's save, a mounted
+    secret) is another file, so the files themselves are not watched."""
+    named = (path for place in places for path in (place.path, Path(os.path.realpath(place.path))))
+    return {path.parent for path in named if path.parent.is_dir()}
 
 
 async def _set_at_the_end(stop: anyio.Event) -> None:

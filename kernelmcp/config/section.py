@@ -25,4 +25,4 @@ UserText = Annotated[str, AfterValidator(_expanded_text)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -202,7 +202,8 @@ def known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     """The keys of the table at this place."""
     for part in loc:
         field = model.model_fields.get(str(part))
-        found = field and _model_in(field.annotation)
+        # Else a table with a name of its own, such as a volume.
+        found = _model_in(field.annotation if field else model.__annotations__.get("__pydantic_extra__"))
         if not found:
             # A key of a dict (the name of a flavor) has no field; the model of its values was found in the previous
             # step.

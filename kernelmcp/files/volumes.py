@@ -164,7 +164,7 @@ def check_visible(name: str, folder: Path) -> None:
             f"volumes.{name}: {folder} is in {kept[0]}, where programs keep their settings",
             "Choose a folder that holds only files for the sandbox, such as ~/kernelmcp.",
         )
-    held = [name for name in HOME_FOLDERS if (path / name).is_dir()]
+    held = [name for name in HOME_FOLDERS if os.path.isdir(path / name)]  # False where one may not search
     is_windows_documents = re.fullmatch(r"/mnt/[a-z]/users/[^/]+/documents", str(path).casefold()) is not None
     if held or is_windows_documents or path.name.casefold() == "users":
         raise ConfigurationError(

@@ -176,7 +176,10 @@ class Pool:
         """Start a warm kernel if one is lacking, or wait until it may be tried again; False if none is lacking."""
         try:
             self._drop_unusable()
-            if len(self._warm) >= self._settings.config.sessions.warm_pool_size:
+            size = self._settings.config.sessions.warm_pool_size
+            while len(self._warm) > size + self._is_awaited:
+                self._tasks.start_soon(_discard, self._warm.pop())
+            if len(self._warm) >= size:
                 return False
             self._filling = True
             self._warm.append(await self.start(self._settings.policy.default_flavor))

@@ -27,6 +27,19 @@ LIBRARIES_LEVEL = logging.WARNING
 MAX_TEXT_CHARS = 4000
 
 
+def configure_command() -> None:
+    """Log our own warnings and errors to stderr: stdout has the result of a command."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            *_last(LoggingSection()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
+
+
 def configure(settings: Settings) -> None:
     """Start logging, and follow the settings. Raises `ConfigurationError` if the file cannot be written."""
     section = settings.config.logging
@@ -48,7 +61,8 @@ def configure(settings: Settings) -> None:
         level = logging.getLevelNamesMapping()[now.level.upper()]
         logging.getLogger().setLevel(max(level, LIBRARIES_LEVEL))
         logging.getLogger("kernelmcp").setLevel(level)
-        handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=_last(now)))
+        last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_last(now)]
+        handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=last))
         if isinstance(handler, _BoundedFile):
             handler.max_bytes = now.file_max_mb * 2**20
 
@@ -141,4 +155,4 @@ def _last(section: LoggingSection) -> list[Any]:
         # The default shows local variables when `rich` is installed.
         plain = structlog.dev.plain_traceback
         render = [_on_one_line, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
-    return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, _without_input, _bounded, *render]
+    return [_without_input, _bounded, *render]

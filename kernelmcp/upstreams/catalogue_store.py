@@ -67,8 +67,9 @@ class CatalogueStore:
         """Changes whenever the pins are written."""
         return stamp_of(self._pins_file(name))
 
-    def keep_pins(self, name: str, pins: dict[str, str]) -> None:
-        self._write(self._pins_file(name), pins)
+    def keep_pins(self, name: str, pins: dict[str, str]) -> bool:
+        """Returns False if they could not be written."""
+        return self._write(self._pins_file(name), pins)
 
     def _catalogue_file(self, name: str) -> Path:
         return self.folder / "catalogues" / f"{name}.json"
@@ -76,9 +77,11 @@ class CatalogueStore:
     def _pins_file(self, name: str) -> Path:
         return self.folder / "pins" / f"{name}.json"
 
-    def _write(self, file: Path, content: Any) -> None:
+    def _write(self, file: Path, content: Any) -> bool:
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_text(file, json.dumps(content))
+            return True
         except OSError as exc:
             log.warning("what an MCP server offers could not be kept", file=str(file), error=exc.strerror)
+            return False

@@ -54,7 +54,8 @@ ON_WINDOWS = "import subprocess, runpy, sys; sys.platform = 'win32'; runpy.run_p
 def extension(wheel: Path, run_folder: Path) -> Path:
     """The bundle, unpacked into a folder like Claude Desktop's."""
     folder = run_folder / "bundle"
-    run([ROOT / "scripts" / "bundle", wheel, folder], {**os.environ, "PYTHON": sys.executable})
+    given = os.path.relpath(wheel, run_folder)
+    run([ROOT / "scripts" / "bundle", given, "bundle"], {**os.environ, "PYTHON": sys.executable}, cwd=run_folder)
     [bundle] = folder.glob("*.mcpb")
     unpacked = folder / "Claude Extensions" / "kernelmcp"
     zipfile.ZipFile(bundle).extractall(unpacked)

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,11 +19,27 @@ from ..starting import DEADLINE, over_stdio, start_server
 from .support import Connect
 
 MNT_DETACH = 2  # of umount2
+GUEST_UID = 65534
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def users_folder() -> Iterator[Path]:
+    """The process is not root here, because permissions do not apply to root."""
+    with tempfile.TemporaryDirectory() as folder:
+        if os.geteuid() != 0:
+            yield Path(folder)
+            return
+        os.chown(folder, GUEST_UID, GUEST_UID)
+        os.seteuid(GUEST_UID)
+        try:
+            yield Path(folder)
+        finally:
+            os.seteuid(0)
 
 
 @pytest.fixture(scope="session")

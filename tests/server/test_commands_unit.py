@@ -2,19 +2,23 @@
 
 import errno
 import io
+import json
 import os
 import re
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
+import structlog
 from mcp_types import CallToolResult, TextResourceContents
 
 from kernelmcp import cli
-from kernelmcp.commands import demo, doctor, setup
+from kernelmcp.commands import demo, doctor, own_server, setup
 from kernelmcp.commands.demo_screen import Screen
 from kernelmcp.commands.install.clients import CLIENTS, Places
 from kernelmcp.commands.own_server import RESULT_KEY
@@ -72,8 +76,8 @@ class DemoServer:
     async def list_tools(self) -> Any:
         return SimpleNamespace(tools=[])
 
-    async def call_tool(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
-        return CallToolResult(content=[], _meta={RESULT_KEY: {"session_id": "s"}})
+    async def call_tool(self, tool: str, arguments: dict[str, Any], **_: Any) -> CallToolResult:
+        return CallToolResult(content=[], _meta={RESULT_KEY: {"session_id": "s", "status": "ok"}})
 
     async def read_resource(self, uri: str) -> Any:
         return SimpleNamespace(contents=[TextResourceContents(uri=uri, text="{}")])
@@ -100,6 +104,75 @@ async def test_a_demo_that_failed_leads_to_doctor(
     told = out.getvalue().partition("\nNext: ")[2]
     assert told.startswith("give it to a client") == worked
     assert told.startswith("`kernelmcp doctor`") == (not worked)
+
+
+@pytest.mark.parametrize("more", ["science", "--offline=x", "--export=x"])
+def test_a_removal_of_some_packages_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: str
+) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path))
+    (file := tmp_path / setup.SETUP_FILE).touch()
+    assert cli.main(["setup", "--remove", more]) == cli.EXIT_CONFIGURATION
+    assert "--remove removes all prepared packages" in capsys.readouterr().err
+    assert file.exists()
+
+
+@pytest.mark.parametrize("command", ["skills list", "demo", "replay x.ipynb"])
+def test_who_reads_no_more_of_the_output_gets_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    @asynccontextmanager
+    async def client_of(*_: Any) -> AsyncIterator[DemoServer]:
+        async with anyio.create_task_group():
+            yield DemoServer()
+
+    monkeypatch.setattr(own_server, "client_of", client_of)
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    cell = {"cell_type": "code", "source": "1"}
+    Path("x.ipynb").write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stream:  # closing it raises if anything is left to write
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert cli.main(command.split()) == cli.EXIT_REFUSED
+    assert capfd.readouterr().err == ""
+
+
+def test_a_closed_stdout_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(["skills", "list"]) == 0
+    sys.stdout.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_only_warnings_of_a_commands_log_are_shown_and_not_on_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def logs(_: Any) -> int:
+        log = structlog.get_logger("kernelmcp.test")
+        log.info("of no interest")
+        log.warning("told")
+        return 0
+
+    monkeypatch.setattr(cli, "_skills", logs)
+    assert cli.main(["skills", "list"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert len(shown.err.splitlines()) == 1
+    assert "told" in shown.err
+
+
+def test_skills_of_a_home_that_one_may_not_read_are_refused_in_words(
+    users_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (users_folder / "sessions").mkdir(mode=0)
+    monkeypatch.setenv("KERNELMCP_HOME", str(users_folder))
+    assert cli.main(["skills", "list"]) == cli.EXIT_REFUSED
+    assert "Permission denied" in capsys.readouterr().err
 
 
 @pytest.fixture

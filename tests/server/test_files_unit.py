@@ -14,6 +14,7 @@ import pytest
 import kernelmcp
 import kernelmcp_kernel
 from kernelmcp.cells.cell import Outputs
+from kernelmcp.commands.install.configure import _folder
 from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, ServerError, StorageFailed
@@ -238,6 +239,15 @@ def test_the_folder_of_the_user_has_the_protection_of_a_volume(tmp_path: Path, m
         check(folder, shared={"path": user / "data"})
     with pytest.raises(ConfigurationError, match=r"read-only, but it is inside volumes\.default_volume"):
         check(user / "data", data={"path": user / "data" / "inner"})
+
+
+def test_a_folder_that_one_may_not_search_is_checked(users_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(users_folder / "home"))
+    folder = users_folder / "folder"
+    folder.mkdir(mode=0o600)
+    check_volumes(load(overrides={"volumes": {"default_volume": folder}}))
+    for named in (folder, folder / "inner"):
+        assert _folder(str(named)) == named
 
 
 @pytest.mark.parametrize(("path", "advised"), [("data.csv", "reset_workspace"), ("/volumes/a/b", "this folder")])

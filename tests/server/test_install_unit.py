@@ -1,15 +1,19 @@
 """`kernelmcp install`: what it writes into a client's configuration, what it keeps, and what it refuses."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernelmcp import atomic
 from kernelmcp.cli import _parser
+from kernelmcp.commands.install import configure
 from kernelmcp.commands.install.clients import CLIENTS
 from kernelmcp.commands.install.configure import merged
 from kernelmcp.commands.install.entry import _FIRST, launcher, updated
+from kernelmcp.errors import ConfigurationError
 
 # -- entries of other launchers -------------------------------------------------------------------------------------
 
@@ -64,6 +68,37 @@ def test_a_table_within_a_text_is_a_form_that_cannot_be_changed_safely() -> None
         merged(CLIENTS["codex"], text, environ={"KERNELMCP_HOME": "/h", "PATH": ""})
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_the_client_writes_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], times: int
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    (file := tmp_path / ".claude.json").write_text('{"n": 0}')
+    written = [0]
+
+    def replace_text(target: Path, text: str, **options: int) -> None:
+        if target != file and written[0] < times:
+            written[0] += 1
+            file.write_text(f'{{"n": {written[0]}}}')
+        atomic.replace_text(target, text, **options)
+
+    monkeypatch.setattr(configure, "replace_text", replace_text)
+    assert configure.main("claude-code", dry_run=False) == (times == 3)
+    found = json.loads(file.read_text())
+    assert found.pop("n") == times
+    assert bool(found) == (times == 1)
+    assert ("another program is writing it" in capsys.readouterr().err) == (times == 3)
+
+
+def test_a_file_that_cannot_be_written_is_named_and_not_its_draft(tmp_path: Path) -> None:
+    for file in (tmp_path / "folder", tmp_path / "missing" / "file"):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        with pytest.raises(OSError) as refused:  # noqa: PT011  # its fields are compared
+            atomic.replace_text(file, "")
+        assert (refused.value.filename, refused.value.filename2) == (str(file), None)
+
+
 # -- uvx, WSL and Windows -------------------------------------------------------------------------------------------
 
 
@@ -76,6 +111,13 @@ def test_a_path_in_uvs_cache_is_not_written(tmp_path: Path) -> None:
         assert (command[0], command[-1]) == (str(tmp_path / "bin" / "uvx"), "kernelmcp")
     assert launcher({"PATH": ""}, "/c/uv/archive-v0/x")[0] == "uvx"
     assert "uvx" not in launcher({"UV": str(uv)}, "/home/a/tools/kernelmcp")[0]
+
+
+@pytest.mark.parametrize("folder", [".cache/pipx", "Library/Caches/pipx", ".local/pipx/.cache"])
+def test_a_path_that_pipx_run_deletes_later_is_refused(folder: str) -> None:
+    with pytest.raises(ConfigurationError, match="deleted after two weeks"):
+        launcher({}, f"/home/a/{folder}/3f0c9d1b2a4e5f6")
+    assert launcher({}, "/home/a/.local/pipx/venvs/kernelmcp")
 
 
 def test_on_windows_itself_one_sentence_says_what_is_needed(

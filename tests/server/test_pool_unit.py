@@ -18,19 +18,26 @@ from kernelmcp.kernel.pool import Pool, PooledKernel
 pytestmark = pytest.mark.anyio
 
 
+def _sized(warm_pool_size: int) -> Values:
+    sessions = {"warm_pool_size": warm_pool_size}
+    return Values(config=Config.model_validate({"sessions": sessions, "kernels": {"refill_delay_seconds": 0}}))
+
+
 class Counting(Pool):
     """Its kernels come when a test says so."""
 
-    def __init__(self, tasks: Any) -> None:
-        config = Config.model_validate({"sessions": {"warm_pool_size": 1}, "kernels": {"refill_delay_seconds": 0}})
-        super().__init__(
-            Settings(Values(config=config)), cast("Home", None), cast("Any", None), cast("Forks", None), tasks
-        )
+    def __init__(self, tasks: Any, warm_pool_size: int = 1) -> None:
+        self.settings = Settings(_sized(warm_pool_size))
+        super().__init__(self.settings, cast("Home", None), cast("Any", None), Forks(frozenset()), tasks)
         self.started: list[asyncio.Future[PooledKernel]] = []
 
     async def start(self, flavor: Flavor) -> PooledKernel:
         self.started.append(asyncio.get_running_loop().create_future())
         return await self.started[-1]
+
+    def resize(self, warm_pool_size: int) -> None:
+        self.settings._values = _sized(warm_pool_size)
+        self.settings._tell()
 
     def come(self, number: int) -> PooledKernel:
         found = PooledKernel(cast("Any", f"kernel {number}"), cast("Any", None))
@@ -65,6 +72,34 @@ async def test_who_no_longer_waits_leaves_the_kernel_to_the_next() -> None:
         await anyio.wait_all_tasks_blocked()
         assert len(pool.started) == 1
         assert pool.come(0) is await second
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_smaller_pool_ends_what_it_has_too_many_and_not_what_somebody_waits_for() -> None:
+    def kernel(ended: asyncio.Event) -> PooledKernel:
+        live = SimpleNamespace(ended=ended, kill=ended.set)
+        return PooledKernel(cast("Any", live), cast("Any", SimpleNamespace(delete=lambda: None)))
+
+    async with anyio.create_task_group() as tasks:
+        pool = Counting(tasks, warm_pool_size=3)
+        ended = [asyncio.Event() for _ in range(4)]
+        tasks.start_soon(pool.keep_warm)
+        await anyio.wait_all_tasks_blocked()
+        for number in range(3):
+            pool.started[number].set_result(kernel(ended[number]))
+            await anyio.wait_all_tasks_blocked()
+        pool.resize(1)
+        await anyio.wait_all_tasks_blocked()
+        assert [event.is_set() for event in ended] == [False, True, True, False]
+        assert (await pool.take("medium")).kernel.ended is ended[0]
+        await anyio.wait_all_tasks_blocked()
+        caller = asyncio.ensure_future(pool.take("medium"))
+        await anyio.wait_all_tasks_blocked()
+        pool.resize(0)
+        pool.started[3].set_result(kernel(ended[3]))
+        assert (await caller).kernel.ended is ended[3]
+        await anyio.wait_all_tasks_blocked()
+        assert not ended[3].is_set()
         tasks.cancel_scope.cancel()
 
 

@@ -7,7 +7,6 @@ import resource
 import socket
 import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ from kernelmcp.files.tree_copy import FILES, MANIFEST, Copied, copy_tree, save_c
 from kernelmcp.files.workspace import Quota
 
 from ..descriptors import open_below
+from .conftest import GUEST_UID
 
 QUOTA = Quota(max_bytes=50_000_000, max_files=10_000)
-GUEST_UID = 65534
 HOSTILE_NAMES = (b"line\nbreak", b"\xff\xfe", b"\x1b[31m", b" ", b"-rf", b"~", b"files", b"manifest.json", b"a" * 255)
 
 
@@ -47,21 +46,6 @@ def source(tmp_path: Path) -> Path:
     (tmp_path / "outside" / "secret").write_text("secret")
     (path := tmp_path / "source").mkdir()
     return path
-
-
-@pytest.fixture
-def users_folder() -> Iterator[Path]:
-    """The process is not root here, because permissions do not apply to root."""
-    with tempfile.TemporaryDirectory() as folder:
-        if os.geteuid() != 0:
-            yield Path(folder)
-            return
-        os.chown(folder, GUEST_UID, GUEST_UID)
-        os.seteuid(GUEST_UID)
-        try:
-            yield Path(folder)
-        finally:
-            os.seteuid(0)
 
 
 def content(root: Path) -> dict[str, object]:

@@ -72,6 +72,12 @@ def test_try_says_what_is_not_as_it_was_accepted_and_accepts_it(run, tmp_path: P
     assert run("try", "crm").stdout.endswith(said + "`kernelmcp upstreams try crm --accept` accepts them.\n")
     assert said in run("try", "crm", "--accept").stdout
     assert json.loads(pins.read_text()) == accepted
+    pins.unlink()
+    pins.parent.rmdir()
+    pins.parent.touch()
+    done = run("try", "crm", "--accept")
+    assert (done.returncode, "Accepted" in done.stdout) == (1, False)
+    assert done.stderr.endswith(f"kernelmcp: nothing was accepted: {pins.parents[1]} cannot be written\n")
 
 
 def test_try_says_why_not_with_the_end_of_stderr(run, tmp_path: Path) -> None:

@@ -172,6 +172,15 @@ def test_a_link_to_the_settings_stays_a_link(tmp_path: Path) -> None:
     assert kept.read_text() == "# mine\n[upstreams.servers.x]\ncommand = 'npx'\n"
 
 
+def test_settings_with_a_byte_order_mark_are_read_and_appended_to(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.toml"
+    file.write_text("[sessions]\nmax_sessions = 3\n", "utf-8-sig")
+    _append(file, "[upstreams.servers.x]\ncommand = 'npx'\n")
+    assert list(load(file, environ={}).config.upstreams.servers) == ["x"]
+    file.write_text(file.read_text("utf-8-sig"), "utf-8-sig")
+    assert load(file, environ={}).config.sessions.max_sessions == 3
+
+
 def test_a_client_is_a_name_as_install_writes_it_or_a_file_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

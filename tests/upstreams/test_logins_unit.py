@@ -19,6 +19,7 @@ from mcp.shared.auth import AuthorizationCodeResult, OAuthToken
 from kernelmcp.atomic import replace_text
 from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.logins import login_file, oauth
+from kernelmcp.upstreams.logins.browser_login import _fields_in
 from kernelmcp.upstreams.logins.login_file import LoginFile
 from kernelmcp.upstreams.logins.oauth import Logins, NewLogin, _about
 
@@ -87,6 +88,11 @@ async def test_a_login_that_cannot_be_stored_says_so(tmp_path: Path) -> None:
 
 
 ODD: dict[str, Any] = {**TOKENS, "access_token": {"of": SECRET}}
+
+
+def test_of_a_pasted_text_that_is_no_address_there_is_no_answer() -> None:
+    assert _fields_in("http://[x?code=1") == {}
+    assert _fields_in(f"{HERE}/?code=1&state=2") == {"code": "1", "state": "2"}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ from kernelmcp.output.sanitize import as_dict
 
 SERVER_NAME = "kernelmcp"
 HOME_VARIABLE = "KERNELMCP_HOME"
+# If the client writes the file meanwhile.
+TRIES = 3
 Config = dict[str, Any]
 _BOM = "\ufeff"
 
@@ -36,25 +38,28 @@ def main(name: str, *, dry_run: bool, folder: str | None = None, uninstall: bool
     client, places = CLIENTS[name], Places()
     file = client.file(scope, places)
     path = None if folder is None or uninstall else _folder(folder)
-    try:
-        old = read(file)
-        new = without(client, old) if uninstall else merged(client, old, path, scope)
-    except (ValueError, RecursionError) as exc:
-        return fail(f"{file} was not changed: {exc}. Correct it and try again.")
-    except OSError as exc:
-        return fail(f"{file} cannot be read: {exc.strerror or exc}.")
-    if dry_run:
-        sys.stdout.write(
-            f"# would write {file}\n{new.removeprefix(_BOM)}" if new else f"# would leave {file} as it is\n"
-        )
-        return 0
-    try:
-        if path is not None:
-            path.mkdir(parents=True, exist_ok=True)
-        if new is not None:
-            _replace(file, new, old)
-    except OSError as exc:
-        return fail(f"{exc.filename or file} cannot be written: {exc.strerror or exc}.")
+    for _ in range(TRIES):
+        try:
+            old = read(file)
+            new = without(client, old) if uninstall else merged(client, old, path, scope)
+        except (ValueError, RecursionError) as exc:
+            return fail(f"{file} was not changed: {exc}. Correct it and try again.")
+        except OSError as exc:
+            return fail(f"{file} cannot be read: {exc.strerror or exc}.")
+        if dry_run:
+            sys.stdout.write(
+                f"# would write {file}\n{new.removeprefix(_BOM)}" if new else f"# would leave {file} as it is\n"
+            )
+            return 0
+        try:
+            if path is not None:
+                path.mkdir(parents=True, exist_ok=True)
+            if new is None or _replace(file, new, old):
+                break
+        except OSError as exc:
+            return fail(f"{exc.filename or file} cannot be written: {exc.strerror or exc}.")
+    else:
+        return fail(f"{file} was not changed: another program is writing it. End {client.title} and try again.")
     if uninstall:
         sys.stdout.write(_removed(client, file, old) if new else f"{file} has no server of this name.\n")
     else:
@@ -206,7 +211,7 @@ def _folder(text: str) -> Path:
     folder = settings.config.volumes.default_volume
     try:
         check_volumes(settings, there=False)
-        usable = folder is not None and (folder.is_dir() or not os.path.lexists(folder))
+        usable = folder is not None and (os.path.isdir(folder) or not os.path.lexists(folder))
     except RuntimeError:  # circular links
         usable = False
     if folder is None or not usable:
@@ -221,8 +226,9 @@ def read(file: Path) -> str | None:
         return None
 
 
-def _replace(file: Path, text: str, old: str | None) -> None:
-    """Replace it completely or not at all, and keep a backup beside it. Keeps a link and a byte order mark."""
+def _replace(file: Path, text: str, old: str | None) -> bool:
+    """Replace it completely or not at all, and keep a backup beside it. Keeps a link and a byte order mark. Returns
+    False if it no longer has the old text."""
     try:
         file = file.resolve()
     except RuntimeError as exc:  # until Python 3.12: circular links
@@ -235,4 +241,14 @@ def _replace(file: Path, text: str, old: str | None) -> None:
             mark = _BOM if stream.read(3) == _BOM.encode() else ""
         replace_text(file.with_name(f"{file.name}.bak"), mark + old, mode=mode)
         text = mark + text
+    if not _has(file, old):
+        return False
     replace_text(file, text, mode=mode)
+    return True
+
+
+def _has(file: Path, text: str | None) -> bool:
+    try:
+        return read(file) == text
+    except ValueError:  # a part of a character
+        return False

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from kernelmcp.commands.install.clients import Client
 from kernelmcp.config.load import load
+from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import runtime_root_of
 from kernelmcp.output.sanitize import as_dict, as_list
 from kernelmcp.process_start import python_command
@@ -25,6 +26,8 @@ NAME = "kernelmcp"
 Entry = dict[str, Any]
 # Folders of uv's cache in which uvx creates environments; `uv cache clean` deletes them.
 _EPHEMERAL = re.compile(r"(archive|environments|builds)-v\d+")
+# An environment of `pipx run`, which deletes it when it is two weeks old.
+_PIPX_RUN = re.compile(r".*/(pipx|\.cache)/[0-9a-f]{15}")
 # Forms of the package's name for uvx and similar programs: kernelmcp==0.1, kernelmcp[otel], kernelmcp@latest.
 _REQUIREMENT = re.compile(rf"{NAME}(\[[^\]]*\])?([=@<>~!].*)?")
 FOLDER_OPTION = "--folder"
@@ -39,7 +42,12 @@ _PYTHON = ("--python", ">=3.13") if sys.platform == "darwin" else ()
 
 
 def launcher(environ: Mapping[str, str] = os.environ, prefix: str = sys.prefix) -> list[str]:
-    """The command that starts this installation's server, without the server's arguments."""
+    """The command that starts this installation's server, without the server's arguments. Raises `ConfigurationError`
+    for an installation that will not stay."""
+    if _PIPX_RUN.fullmatch(prefix):
+        raise ConfigurationError(
+            "this installation is deleted after two weeks", "Install it with `pipx install`, then run this command."
+        )
     if any(_EPHEMERAL.fullmatch(part) for part in Path(prefix).parts):
         return [_uvx(environ), *_PYTHON, *_source(), NAME]
     script = Path(sys.executable).with_name(NAME)

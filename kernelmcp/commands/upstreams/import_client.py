@@ -96,7 +96,7 @@ def main(settings: Settings, client: str, *, dry_run: bool) -> int:
 def _append(file: Path, text: str) -> None:
     """Append to the file. Raises `ConfigurationError`; then the file is unchanged."""
     try:
-        old = read_small(file, MAX_FILE_BYTES).decode("utf-8")
+        old = read_small(file, MAX_FILE_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         old = ""
     except (OSError, ValueError) as exc:

@@ -46,23 +46,26 @@ async def _try(settings: Settings, name: str, server: UpstreamSettings, accept: 
                 sys.stderr.write(f"  stderr: {plain(line)}\n")
             return 1
     sys.stdout.write(_shown(settings, server, catalogue, seconds))
-    sys.stdout.write(_pinned(CatalogueStore(settings.home / FOLDER), name, catalogue, accept=accept))
-    return 0
+    return _pin(CatalogueStore(settings.home / FOLDER), name, catalogue, accept=accept)
 
 
-def _pinned(store: CatalogueStore, name: str, catalogue: Catalogue, *, accept: bool) -> str:
-    """The tools that differ from the accepted ones. A running server applies the tools accepted here."""
+def _pin(store: CatalogueStore, name: str, catalogue: Catalogue, *, accept: bool) -> int:
+    """Show the tools that differ from the accepted ones. A running server applies the tools accepted here. Returns
+    status 1 if they could not be accepted."""
     pins = store.pins(name)
     now = {tool.name: tool.digest for tool in catalogue.tools}
     others = {} if pins is None else {tool: tool in pins for tool, digest in now.items() if pins.get(tool) != digest}
-    said = "".join(
+    sys.stdout.writelines(
         f"{plain(tool)} {'has changed' if was_there else 'is new'} since the tools were accepted\n"
         for tool, was_there in others.items()
     )
     if accept:
-        store.keep_pins(name, now)
-        return f"{said}Accepted the present form of {counted(len(now), 'tool')}.\n"
-    return f"{said}`kernelmcp upstreams try {name} --accept` accepts them.\n" if said else ""
+        if not store.keep_pins(name, now):
+            return fail(f"nothing was accepted: {store.folder} cannot be written")
+        sys.stdout.write(f"Accepted the present form of {counted(len(now), 'tool')}.\n")
+    elif others:
+        sys.stdout.write(f"`kernelmcp upstreams try {name} --accept` accepts them.\n")
+    return 0
 
 
 def _shown(settings: Settings, server: UpstreamSettings, catalogue: Catalogue, seconds: float) -> str:

@@ -68,7 +68,7 @@ async def log_in(
             refusal.append(exc)
             raise
         limit.deadline = anyio.current_time() + LOGIN_SECONDS
-        take_from(lambda ended: received(fields_of(urlsplit(ended).query)) is not None)
+        take_from(lambda ended: received(_fields_in(ended)) is not None)
 
     async def returned() -> AuthorizationCodeResult:
         result = await waiting.receive()
@@ -91,6 +91,14 @@ async def log_in(
             found = cause(exc)
             why = clean(str(found)) if isinstance(found, OAuthFlowError) else in_words(exc, server)
             raise LoginFailed(why[:MAX_REASON_CHARS]) from exc
+
+
+def _fields_in(address: str) -> Fields:
+    """No fields, if it is not an address."""
+    try:
+        return fields_of(urlsplit(address).query)
+    except ValueError:
+        return {}
 
 
 def _result_of(fields: Fields) -> AuthorizationCodeResult | None:
