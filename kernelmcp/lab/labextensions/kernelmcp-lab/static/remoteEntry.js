@@ -268,6 +268,28 @@
   }
 
   /**
+   * Widgets that a notebook has saved pass Lab's sanitizer on their way to the page, which draws some of their texts as
+   * HTML. The document keeps them as they are.
+   * @param {any} tracker of notebooks
+   */
+  function sanitizeSavedWidgets(tracker) {
+    /** @param {any} panel */
+    const patch = panel => {
+      const { context, content } = panel;
+      const saved = context.model.getMetadata.bind(context.model);
+      /** @param {string} _ @param {any} value */
+      const clean = (_, value) =>
+        typeof value === 'string' && /<[a-z/!?]/i.test(value) ? content.rendermime.sanitizer.sanitize(value) : value;
+      context.model.getMetadata = (/** @type {string | undefined} */ name) => {
+        const value = saved(name);
+        return name === 'widgets' && value ? JSON.parse(JSON.stringify(value), clean) : value;
+      };
+    };
+    tracker.forEach(patch);
+    tracker.widgetAdded.connect((/** @type {any} */ _, /** @type {any} */ panel) => patch(panel));
+  }
+
+  /**
    * A copy of a session's cell is a person's own, to be edited: it has another name, or was dragged from a notebook that
    * is open and has it still.
    * @param {any} tracker of notebooks
@@ -413,10 +435,13 @@
       },
       {
         id: `${NAME}:widgets`,
-        description: "Shows widgets in the model's cells.",
+        description: "Shows widgets in the model's cells, and sanitizes those that a notebook has saved.",
         autoStart: true,
         requires: [INotebookTracker],
-        activate: (/** @type {any} */ app, /** @type {any} */ tracker) => showWidgets(tracker)
+        activate: (/** @type {any} */ app, /** @type {any} */ tracker) => {
+          showWidgets(tracker);
+          sanitizeSavedWidgets(tracker);
+        }
       },
       {
         id: `${NAME}:copies`,
