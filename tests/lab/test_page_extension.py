@@ -82,6 +82,17 @@ def test_a_copy_of_a_sessions_cell_is_a_persons_own_wherever_it_is_put() -> None
     }
 
 
+def test_a_cell_that_is_moved_within_a_record_stays_locked_beside_a_damaged_one() -> None:
+    said = run("""(async () => {
+      const record = new Panel('record.ipynb'), damaged = new Panel('record.damaged.ipynb');
+      await activated('copies', [damaged, record]);
+      await record.add('k' + '1'.repeat(23));
+      await damaged.add(NAME);
+      return await record.add(NAME);
+    })()""")
+    assert said == LOCKED
+
+
 def test_saved_widgets_are_sanitized_for_the_page_only() -> None:
     said = run("""(async () => {
       const state = { a: { value: '<b>x</b>', labels: ['1 < 2', '<i>'], index: 1, none: null } };
