@@ -18,7 +18,7 @@ from typing import Any, ClassVar, cast
 
 import nbformat
 from jupyter_ydoc import YNotebook
-from nbformat.v4.rwbase import strip_transient
+from nbformat.v4 import rwbase
 from pycrdt import Doc
 from pycrdt.store import BaseYStore, YDocNotFound
 
@@ -199,7 +199,7 @@ def _loaded(content: bytes) -> dict[str, Any]:
 
 def _told(notebook: dict[str, Any]) -> str:
     """What the notebook tells, without what loading it adds: ids, trust, and an empty cell."""
-    stripped = strip_transient(cast("Any", nbformat).from_dict(notebook))
+    stripped: Any = cast("Any", rwbase).strip_transient(cast("Any", nbformat).from_dict(notebook))
     cells = [cell | {"id": ""} for cell in stripped["cells"] if cell["source"] or cell.get("outputs")]
     return json.dumps(stripped | {"cells": cells}, sort_keys=True)
 
