@@ -6,12 +6,10 @@ Lab itself needs `unsafe-eval`. No other host is contacted: an address can carry
 """
 
 import re
-from base64 import decodebytes
 from typing import Any
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import AuthenticatedFileHandler, JupyterHandler
-from jupyter_server.utils import ensure_async
 from tornado import web
 
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,255}(?::\d{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?")
@@ -56,7 +54,7 @@ def install() -> None:
 
 class Files(AuthenticatedFileHandler):
     """Serves the user's files as text: nothing that a page could run or draw, and on a page without an origin. Lab's
-    Download asks for a notebook here, and gets a copy (`Contents.get`)."""
+    Download asks for a notebook here, and gets a copy (`Contents.unlocked`)."""
 
     @property
     def content_security_policy(self) -> str:
@@ -69,17 +67,16 @@ class Files(AuthenticatedFileHandler):
     @authorized
     async def get(self, path: str, include_body: bool = True) -> None:
         inherited: Any = super()
-        if not path.endswith(".ipynb"):
+        contents: Any = self.contents_manager
+        self.check_xsrf_cookie()
+        copy = await contents.unlocked(path) if path.endswith(".ipynb") else None
+        if copy is None:
             await inherited.get(path, include_body=include_body)
             return
-        self.check_xsrf_cookie()
-        contents: Any = self.contents_manager
-        model: Any = await ensure_async(contents.get(path, type="file"))
         self.set_attachment_header(path.rpartition("/")[2])
         self.set_header("Content-Type", self.get_content_type())
         self.set_header("Cache-Control", "no-cache")
-        content: str = model["content"]
-        await self.finish(content if model["format"] == "text" else decodebytes(content.encode()))
+        await self.finish(copy)
 
 
 class Gone(web.RequestHandler):

@@ -49,7 +49,7 @@ def test_a_loss_is_told_on_iopub_only_to_a_server(
 ) -> None:
     """nbclient logs a type of message that it does not know as an error."""
     chosen = KernelSettings(sandbox=Path(sandbox) if sandbox else None)
-    monkeypatch.setattr(reports, "settings", lambda: chosen, raising=False)
+    monkeypatch.setattr(reports, "settings", lambda: chosen)
     sent: list[str] = []
     report = reports.Report(lambda kind, *_: sent.append(kind))
     report.earlier_loss(Cell({}), Loss("it was killed", reported=False))

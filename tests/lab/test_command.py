@@ -144,6 +144,20 @@ def test_a_downloaded_record_is_a_copy_with_cells_that_can_be_edited(hostile: Ho
     assert missing == [404] * 4
 
 
+def test_another_notebook_is_downloaded_as_its_file_is(hostile: Hostile) -> None:
+    lab, folder, _ = hostile
+    file = folder / "home" / "lab" / "notebooks" / "plain.ipynb"
+    cell = {"cell_type": "markdown", "metadata": {}, "source": "kernelmcp \ud83d"}
+    file.write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}))
+    try:
+        status, body, headers = lab.get("/files/plain.ipynb?download=1")
+        assert (status, body) == (200, file.read_bytes())
+    finally:
+        file.unlink()
+    assert headers["Content-Type"] == "text/plain; charset=UTF-8"
+    assert headers["Content-Disposition"] == "attachment; filename*=utf-8''plain.ipynb"
+
+
 def test_only_notebooks_are_shown_of_the_home(hostile: Hostile) -> None:
     lab, folder, _ = hostile
     (folder / "home" / "tokens.toml").write_text("secret")

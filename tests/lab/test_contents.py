@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pytest
 from tornado import web
@@ -91,7 +91,7 @@ async def test_the_cells_of_a_copy_are_a_persons_own(tmp_path: Path) -> None:
     copied = await manager.copy("a.ipynb")
     content = (await manager.get("a.ipynb"))["content"]
     await manager.save({"type": "notebook", "content": content}, "saved_as.ipynb")
-    downloaded = json.loads((await manager.get("a.ipynb", type="file"))["content"])
+    downloaded = json.loads(await manager.unlocked("a.ipynb") or "")
     edited = await manager.get("a.ipynb", type="file", format="text")  # by Lab's text editor, which may save it
     assert edited["content"] == (tmp_path / "a.ipynb").read_text()
     for notebook in (
@@ -131,12 +131,36 @@ async def test_an_upload_replaces_no_record_of_an_open_session(tmp_path: Path, c
     await manager.save(upload, "b.ipynb")
 
 
-async def test_saved_widgets_are_shown_without_what_could_run(tmp_path: Path) -> None:
-    def saved(value: str) -> dict[str, Any]:
-        widget = {"model_module": "@jupyter-widgets/controls", "model_name": "HTMLModel", "state": {"value": value}}
-        state = {"version_major": 2, "version_minor": 0, "state": {"a": widget}}
-        return BEFORE | {"metadata": {"title": "kept", "widgets": {"application/vnd.jupyter.widget-state+json": state}}}
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(BEFORE | {"metadata": {"kernelspec": {"name": "kernelmcp"}}}),
+        json.dumps(BEFORE | {"cells": [{"cell_type": "markdown", "metadata": {}, "source": "kernelmcp \ud83d"}]}),
+        json.dumps(BEFORE | {"cells": [{"metadata": {"kernelmcp": {}}, "source": "\ud83d"}]}),
+        '{"kernelmcp',
+        "[" * 50_000 + "kernelmcp",
+    ],
+    ids=["unlocked", "surrogate", "locked surrogate", "damaged", "deep"],
+)
+async def test_other_notebooks_are_downloaded_as_they_are(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.ipynb").write_text(text)
+    assert await contents.Contents(root_dir=str(tmp_path)).unlocked("a.ipynb") is None
 
-    (tmp_path / "a.ipynb").write_text(json.dumps(saved("<b>1 < 2</b><img src=x onerror=alert()>")))
+
+async def test_a_notebook_without_a_sessions_cells_is_not_parsed_for_a_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.ipynb").write_text(json.dumps(BEFORE))
+    monkeypatch.setattr(contents.json, "loads", pytest.fail)
+    assert await contents.Contents(root_dir=str(tmp_path)).unlocked("a.ipynb") is None
+
+
+async def test_saved_widgets_of_a_notebook_are_kept_as_they_are(tmp_path: Path) -> None:
+    widget = {"model_name": "TextareaModel", "state": {"value": "if a<b and c>d: print(1)", "labels": ["<b>c", "d"]}}
+    saved = {"application/vnd.jupyter.widget-state+json": {"version_major": 2, "state": {"a": widget}}}
+    (tmp_path / "a.ipynb").write_text(json.dumps(BEFORE | {"metadata": {"widgets": saved}}))
     manager = contents.Contents(root_dir=str(tmp_path))
-    assert (await manager.get("a.ipynb"))["content"] == saved("<b>1 &lt; 2</b><img>")
+    copied = await manager.copy("a.ipynb")
+    await manager.save({"type": "notebook", "content": (await manager.get("a.ipynb"))["content"]}, "a.ipynb")
+    for name in ("a.ipynb", copied["path"].strip("/")):
+        assert json.loads((tmp_path / name).read_text())["metadata"]["widgets"] == saved

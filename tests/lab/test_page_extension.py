@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from typing import Any
 
 from kernelmcp.lab import extension
 from kernelmcp_kernel.runtime.build_identity import node_binary
@@ -23,10 +24,12 @@ class Cell {
   deleteMetadata(name) { delete this.metadata[name]; }
 }
 class Panel {
-  constructor(path) {
+  constructor(path, saved) {
     const cells = Object.assign([], { changed: { connect: slot => (this.tell = slot) } });
-    this.context = { path, ready: Promise.resolve() };
-    this.content = { model: { cells } };
+    const model = { getMetadata: () => saved };
+    const rendermime = { addFactory() {}, getFactory() {}, sanitizer: { sanitize: text => `clean ${text}` } };
+    this.context = { path, ready: Promise.resolve(), model };
+    this.content = { model: { cells }, rendermime };
   }
   async add(id) {
     const cell = new Cell(id);
@@ -36,36 +39,68 @@ class Panel {
     return Object.keys(cell.metadata);
   }
 }
-(async () => {
+async function activated(id, panels) {
   const lab = window._JUPYTERLAB['kernelmcp-lab'];
   lab.init(shared);
   const plugins = (await lab.get())().default;
-  const record = new Panel('record.ipynb'), view = new Panel('record.ipynb'), own = new Panel('own.ipynb');
-  const panels = [own, record, view, Object.assign(new Panel('opening.ipynb'), { content: {} })];
-  const widgetAdded = { connect() {} };
-  const tracker = { forEach: f => panels.slice(0, 3).forEach(f), find: f => panels.find(f), widgetAdded };
-  plugins.find(({ id }) => id.endsWith(':copies')).activate(null, tracker);
+  const ready = panels.filter(panel => panel.context);
+  const tracker = { forEach: f => ready.forEach(f), find: f => panels.find(f), widgetAdded: { connect() {} } };
+  plugins.find(plugin => plugin.id === `kernelmcp-lab:${id}`).activate(null, tracker);
   await new Promise(setImmediate);
-  const name = 'k' + '0'.repeat(23);
-  console.log(JSON.stringify({
-    recorded: await record.add(name),
-    in_a_second_view: await view.add(name),
-    dragged: await own.add(name),
-    moved: await record.add(name),
-    pasted: await record.add('another name'),
-  }));
-})();
+}
+const NAME = 'k' + '0'.repeat(23);
 """
 
 
+def run(script: str) -> Any:
+    command = [node_binary(), "-e", f"{PAGE}(async () => console.log(JSON.stringify(await {script})))();", SCRIPT]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
+
+
+LOCKED, FREE = ["kernelmcp", "editable", "deletable", "tags"], ["tags"]
+
+
 def test_a_copy_of_a_sessions_cell_is_a_persons_own_wherever_it_is_put() -> None:
-    command = [node_binary(), "-e", PAGE, SCRIPT]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    locked, free = ["kernelmcp", "editable", "deletable", "tags"], ["tags"]
-    assert json.loads(said) == {
-        "recorded": locked,
-        "in_a_second_view": locked,
-        "dragged": free,
-        "moved": locked,
-        "pasted": free,
+    said = run("""(async () => {
+      const record = new Panel('record.ipynb'), view = new Panel('record.ipynb'), own = new Panel('own.ipynb');
+      await activated('copies', [own, record, view]);
+      own.content.model.cells.push({ id: 'a', getMetadata() {} });
+      return {
+        recorded: await record.add(NAME),
+        in_a_second_view: await view.add(NAME),
+        dragged: await own.add(NAME),
+        moved: await record.add(NAME),
+        pasted: await record.add('another name'),
+      };
+    })()""")
+    assert said == {
+        "recorded": LOCKED,
+        "in_a_second_view": LOCKED,
+        "dragged": FREE,
+        "moved": LOCKED,
+        "pasted": FREE,
     }
+
+
+def test_a_cell_that_is_moved_within_a_record_stays_locked_beside_a_damaged_one() -> None:
+    said = run("""(async () => {
+      const record = new Panel('record.ipynb'), damaged = new Panel('record.damaged.ipynb');
+      await activated('copies', [damaged, record]);
+      await record.add('k' + '1'.repeat(23));
+      await damaged.add(NAME);
+      return await record.add(NAME);
+    })()""")
+    assert said == LOCKED
+
+
+def test_saved_widgets_are_sanitized_for_the_page_only() -> None:
+    said = run("""(async () => {
+      const state = { a: { value: '<b>x</b>', labels: ['1 < 2', '<i>'], index: 1, none: null } };
+      const panels = [new Panel('a.ipynb', state), new Panel('none.ipynb')];
+      await activated('widgets', panels);
+      const [shown, none] = panels.map(panel => panel.context.model.getMetadata('widgets'));
+      return [shown, none ?? 'none', panels[0].context.model.getMetadata('other'), state];
+    })()""")
+    state = {"a": {"value": "<b>x</b>", "labels": ["1 < 2", "<i>"], "index": 1, "none": None}}
+    shown = {"a": {"value": "clean <b>x</b>", "labels": ["1 < 2", "clean <i>"], "index": 1, "none": None}}
+    assert said == [shown, "none", state, state]

@@ -1,6 +1,7 @@
 """Lab as the servers are: what fails for one session, or is taken away from it, costs the others nothing."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -18,8 +19,10 @@ from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.names import Names
 from kernelmcp.lab.persons import Persons
 from kernelmcp.lab.shared import documents as documents_module
+from kernelmcp.lab.shared import history
 from kernelmcp.lab.shared.contents import Contents
 from kernelmcp.lab.shared.history import History, complete_files
+from kernelmcp.lab.shared.stores import SESSIONS
 from kernelmcp.lab.watch import Watch
 
 NOTEBOOK = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
@@ -133,9 +136,12 @@ class Killed:
         """A notebook as it was saved this many seconds after (before, if less than 0) its last change, "typed"."""
         typed = YNotebook()
         typed.set(await Room("").aget())
-        await History(f".notebook:id-{name}.y").write(typed._ydoc.get_update())
-        file = self.folder / name
         await Contents(root_dir=str(self.folder)).save({"type": "notebook", "content": content}, name)
+        return await self.keep(name, typed, later=later)
+
+    async def keep(self, name: str, document: Any, *, later: float) -> Path:
+        await History(f".notebook:id-{name}.y").write(document._ydoc.get_update())
+        file = self.folder / name
         os.utime(file, (time.time() + later,) * 2)
         with sqlite3.connect(self.ids) as ids:
             ids.execute("INSERT INTO Files VALUES (?, ?)", [f"id-{name}", str(file)])
@@ -182,6 +188,73 @@ async def test_a_notebook_that_was_saved_is_not_written_again(killed: Killed, la
     killed.complete()
     assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert list(killed.folder.glob("*.ipynb")) == [file]
+
+
+OUTPUT = {"output_type": "display_data", "data": {"application/json": {"a": [1, 2.0, 1e20]}}, "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        NOTEBOOK | {"cells": [saying("typed")["cells"][0] | {"attachments": {}}]},
+        NOTEBOOK
+        | {
+            "cells": [
+                {"cell_type": "code", "execution_count": 1, "metadata": {}, "outputs": [OUTPUT], "source": "x\ny"},
+            ],
+            "metadata": {"widgets": {"a": 1.5}},
+        },
+        NOTEBOOK | {"nbformat_minor": 2, "cells": [{"cell_type": "raw", "metadata": {}, "source": ["a\n", "b"]}]},
+    ],
+    ids=["attachments", "output", "old"],
+)
+@pytest.mark.filterwarnings("ignore::nbformat.warnings.MissingIDFieldWarning")
+async def test_a_notebook_that_was_only_opened_is_not_written(killed: Killed, content: dict[str, Any]) -> None:
+    file = killed.folder / "s0.ipynb"
+    file.write_text(json.dumps(content))
+    document: Any = YNotebook()
+    document.set((await Contents(root_dir=str(killed.folder)).get("s0.ipynb"))["content"])
+    before = file.read_text()
+    await killed.keep("s0.ipynb", document, later=-86400)
+    killed.complete()
+    assert file.read_text() == before
+    assert list(killed.folder.glob("*.ipynb")) == [file]
+
+
+async def test_metadata_that_a_killed_lab_had_not_saved_is_in_the_notebook(killed: Killed) -> None:
+    file = killed.folder / "s0.ipynb"
+    file.write_text(json.dumps(saying("typed")))
+    document: Any = YNotebook()
+    document.set(saying("typed") | {"metadata": {"title": "new"}})
+    await killed.keep("s0.ipynb", document, later=-60)
+    killed.complete()
+    assert json.loads(file.read_text())["metadata"]["title"] == "new"
+
+
+async def test_a_damaged_history_is_begun_anew(killed: Killed) -> None:
+    await killed.add("s0.ipynb", saying("in the file"), later=-60)
+    await killed.add("s1.ipynb", saying("typed"), later=-60)
+    (sessions := History.file.with_name(SESSIONS)).write_text("{}")
+    killed.complete()
+    assert sessions.exists()
+    with History._opened() as database:
+        database.execute("UPDATE changes SET change = X'ff' WHERE path = '.notebook:id-s0.ipynb.y'")
+    killed.complete()
+    assert History._opened().execute("SELECT path FROM changes").fetchall() == [(".notebook:id-s1.ipynb.y",)]
+    assert not sessions.exists()  # or open tabs would show each cell twice
+
+
+async def test_a_full_disk_costs_no_history(killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    file = await killed.add("s0.ipynb", saying("in the file"), later=-60)
+    with monkeypatch.context() as patched:
+        patched.setattr(history, "replace_text", full)
+        killed.complete()
+    assert source_of(file) == "in the file"
+    killed.complete()
+    assert source_of(file) == "typed"
 
 
 async def test_a_damaged_history_keeps_no_other_notebook_from_being_saved(

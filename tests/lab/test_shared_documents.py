@@ -120,8 +120,7 @@ async def test_a_document_that_could_not_be_read_is_loaded_anew(lab: Lab, monkey
     assert lab.cells() == ["", "typed"]
 
 
-async def test_a_document_whose_loading_was_cancelled_is_loaded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab.file.write_text(json.dumps(json.loads(lab.file.read_text()) | {"cells": [cell("there")]}))
+async def cancel_loading(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     is_reading = asyncio.Event()
 
     async def read(*_: Any) -> None:
@@ -134,6 +133,11 @@ async def test_a_document_whose_loading_was_cancelled_is_loaded(lab: Lab, monkey
         await is_reading.wait()
         loading.cancel()
         await asyncio.wait([loading])
+
+
+async def test_a_document_whose_loading_was_cancelled_is_loaded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.file.write_text(json.dumps(json.loads(lab.file.read_text()) | {"cells": [cell("there")]}))
+    await cancel_loading(lab, monkeypatch)
     await lab.add("typed")
     assert lab.cells() == ["there", "typed"]
 
@@ -157,6 +161,22 @@ async def test_what_a_document_cannot_load_is_put_aside(lab: Lab, content: dict[
     await lab.add("typed")
     assert lab.cells() == ["", "typed"]
     assert json.loads(lab.file.with_name("s.damaged.ipynb").read_text()) == content
+
+
+@pytest.mark.parametrize("is_large", [False, True], ids=["after its loading was cancelled", "large"])
+async def test_what_cannot_be_loaded_is_put_aside(lab: Lab, monkeypatch: pytest.MonkeyPatch, is_large: bool) -> None:
+    lab.file.write_text(json.dumps(json.loads(lab.file.read_text()) | {"cells": [cell("a", outputs=[1])]}))
+    if is_large:
+        monkeypatch.setattr(stores, "MAX_FOREIGN_BYTES", 100)
+    else:
+        await cancel_loading(lab, monkeypatch)
+    await lab.documents.prepare(NAME, "python")
+    with pytest.raises(Exception, match=r".+"):
+        await lab.documents.get(NAME)
+    await lab.documents.keep(NAME, "python")
+    await lab.add("typed")
+    assert lab.cells() == ["", "typed"]
+    assert lab.file.with_name("s.damaged.ipynb").exists()
 
 
 async def test_a_session_that_comes_back_after_its_notebook_was_deleted_is_saved_in_the_new_one(lab: Lab) -> None:

@@ -16,7 +16,6 @@ from tornado import web
 
 from kernelmcp.atomic import replace, sweep_drafts
 from kernelmcp.lab.handlers import WATCH
-from kernelmcp.lab.tame import Room, tame_state
 from kernelmcp.output.sanitize import as_dict, as_list
 
 NAMED_AFTER_SESSION = (
@@ -24,22 +23,25 @@ NAMED_AFTER_SESSION = (
 )
 
 
-def _unlock(notebook: Any) -> None:
-    """Make a copy of a record a notebook like any other, whose cells can be edited and deleted."""
+def _unlock(notebook: Any) -> bool:
+    """Make a copy of a record a notebook like any other, whose cells can be edited and deleted. Returns whether it was
+    none."""
+    was_locked = False
     for cell in map(as_dict, as_list(as_dict(notebook).get("cells"))):
         metadata = as_dict(cell.get("metadata"))
         if metadata.pop("kernelmcp", None) is not None:
             metadata.pop("editable", None)
             metadata.pop("deletable", None)
+            was_locked = True
+    return was_locked
 
 
-def _tame_widgets(notebook: Any) -> None:
-    """Sanitize the saved widgets of a notebook that was copied here: Lab shows them as if a kernel had sent them."""
-    metadata = as_dict(as_dict(notebook).get("metadata"))
-    widgets = metadata.pop("widgets", None)
-    with suppress(RecursionError):
-        if widgets is not None:
-            metadata["widgets"] = tame_state(widgets, Room(), Room())
+def _unlocked(text: str) -> bytes | None:
+    """The notebook of this text, unlocked; None if it is none, or was not locked."""
+    with suppress(ValueError, RecursionError):
+        if "kernelmcp" in text and _unlock(notebook := json.loads(text)):
+            return (json.dumps(notebook, ensure_ascii=False, indent=1) + "\n").encode()
+    return None
 
 
 class Contents(AsyncLargeFileManager):
@@ -52,25 +54,11 @@ class Contents(AsyncLargeFileManager):
             # Not 409: at that, Lab says that the new name is taken, and offers to overwrite it.
             raise web.HTTPError(403, NAMED_AFTER_SESSION)
 
-    async def get(
-        self,
-        path: str,
-        content: bool = True,
-        type: str | None = None,  # noqa: A002
-        format: str | None = None,  # noqa: A002
-        require_hash: bool = False,
-    ) -> Any:
-        """A download (`type` is `file`, without a format) is a copy; an editor of its text has a format."""
+    async def unlocked(self, path: str) -> bytes | None:
+        """A copy of this record, to be downloaded. None if its file can be. Raises `HTTPError`."""
         inherited: Any = super()
-        model = await inherited.get(path, content, type, format, require_hash)
-        if content and model["type"] == "notebook":
-            await asyncio.to_thread(_tame_widgets, model["content"])
-        if type == "file" and format is None and content and path.endswith(".ipynb") and model["format"] == "text":
-            with suppress(ValueError, RecursionError):
-                notebook = json.loads(model["content"])
-                _unlock(notebook)
-                model["content"] = json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
-        return model
+        model = await inherited.get(path, type="file")
+        return await asyncio.to_thread(_unlocked, model["content"]) if model["format"] == "text" else None
 
     async def save(self, model: dict[str, Any], path: str = "") -> Any:
         """A shared document saves a notebook; a file is an upload, whole or in chunks."""

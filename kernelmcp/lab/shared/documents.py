@@ -7,6 +7,7 @@ know sessions.
 import asyncio
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,14 @@ class Documents:
         room_id = _room_id(self._file_ids.index(name))
         try:
             await extension.get_document(room_id=room_id, copy=False, create=True)
+            async with extension._room_locks[room_id]:
+                await rooms[room_id].initialize()  # unless it is: loading it was cancelled, or a tab has just begun to
         except Exception:
-            rooms.pop(room_id, None)  # the library keeps a room that it has stopped
+            if (room := rooms.pop(room_id, None)) is not None:
+                with suppress(KeyError):  # the library keeps a room that it has stopped
+                    await room.stop()
             await asyncio.to_thread(check_notebook, self._folder / name, load=True)
             raise
-        async with extension._room_locks[room_id]:
-            await rooms[room_id].initialize()  # unless it is: loading it was cancelled, or a tab has just begun to
         return rooms[room_id]._document
 
     @property

@@ -18,10 +18,12 @@ from typing import Any, ClassVar, cast
 
 import nbformat
 from jupyter_ydoc import YNotebook
+from nbformat.v4 import rwbase
 from pycrdt import Doc
 from pycrdt.store import BaseYStore, YDocNotFound
 
 from kernelmcp.atomic import aside_of, replace, replace_text
+from kernelmcp.lab.shared.stores import SESSIONS
 
 # A history is merged into one change when it has grown by this factor, and is at least this large.
 SQUASH_TIMES = 4
@@ -165,6 +167,10 @@ def complete_files(file: Path, file_ids: Path, notebooks: Path) -> None:
                 getLogger(__name__).error(
                     "kernelmcp: what Lab had not saved of %s when it ended is lost: %s", notebook.name, exc
                 )
+                if not isinstance(exc, OSError):  # Lab could not open it: its file counts, and open tabs are reloaded
+                    with database:
+                        database.execute("DELETE FROM changes WHERE path = ?", [path])
+                    (file.parent / SESSIONS).unlink(missing_ok=True)
 
 
 def _complete(notebook: Path, last: float, database: sqlite3.Connection, path: str) -> None:
@@ -173,10 +179,10 @@ def _complete(notebook: Path, last: float, database: sqlite3.Connection, path: s
     content = _content(database, path)
     if content["nbformat"] != 4 or not content["cells"]:  # killed during loading, it has none yet
         return
-    found, library = notebook.read_bytes(), cast("Any", nbformat)
+    found = notebook.read_bytes()
     is_older = last > changed + LONGEST_UNSAVED_SECONDS
     try:
-        if _cells(library.convert(library.reader.reads(found), 4)) == _cells(content):
+        if _told(_loaded(found)) == _told(content):
             return
     except Exception:  # noqa: BLE001 - whatever is in it
         is_older = True
@@ -185,13 +191,17 @@ def _complete(notebook: Path, last: float, database: sqlite3.Connection, path: s
     replace_text(notebook, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def _cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
-    """The cells without what loading a notebook adds: ids, trust, and an empty cell."""
-    kept = [cell for cell in notebook["cells"] if cell["source"] or cell.get("outputs")]
-    return [
-        cell | {"id": "", "metadata": {name: value for name, value in cell["metadata"].items() if name != "trusted"}}
-        for cell in kept
-    ]
+def _loaded(content: bytes) -> dict[str, Any]:
+    document: Any = YNotebook()
+    document.set(cast("Any", nbformat).reads(content, as_version=4))
+    return document.get()
+
+
+def _told(notebook: dict[str, Any]) -> str:
+    """What the notebook tells, without what loading it adds: ids, trust, and an empty cell."""
+    stripped: Any = cast("Any", rwbase).strip_transient(cast("Any", nbformat).from_dict(notebook))
+    cells = [cell | {"id": ""} for cell in stripped["cells"] if cell["source"] or cell.get("outputs")]
+    return json.dumps(stripped | {"cells": cells}, sort_keys=True)
 
 
 def _content(database: sqlite3.Connection, path: str) -> dict[str, Any]:

@@ -268,21 +268,54 @@
   }
 
   /**
+   * Widgets that a notebook has saved pass Lab's sanitizer on their way to the page, which draws some of their texts as
+   * HTML. The document keeps them as they are.
+   * @param {any} tracker of notebooks
+   */
+  function sanitizeSavedWidgets(tracker) {
+    /** @param {any} panel */
+    const patch = panel => {
+      const { context, content } = panel;
+      const saved = context.model.getMetadata.bind(context.model);
+      /** @param {string} _ @param {any} value */
+      const clean = (_, value) =>
+        typeof value === 'string' && /<[a-z/!?]/i.test(value) ? content.rendermime.sanitizer.sanitize(value) : value;
+      context.model.getMetadata = (/** @type {string | undefined} */ name) => {
+        const value = saved(name);
+        return name === 'widgets' && value ? JSON.parse(JSON.stringify(value), clean) : value;
+      };
+    };
+    tracker.forEach(patch);
+    tracker.widgetAdded.connect((/** @type {any} */ _, /** @type {any} */ panel) => patch(panel));
+  }
+
+  /**
    * A copy of a session's cell is a person's own, to be edited: it has another name, or was dragged from a notebook that
-   * is open and has it still.
+   * is open and has it still into one that has no others of a session.
    * @param {any} tracker of notebooks
    */
   function freeCopies(tracker) {
-    /** @param {any} panel @param {any} cell */
-    const isDragged = (panel, cell) =>
-      tracker.find((/** @type {any} */ other) => {
-        const cells = other.context.path === panel.context.path ? [] : [...(other.content.model?.cells ?? [])];
-        return cells.some(each => each.id === cell.id && each.getMetadata('kernelmcp'));
-      });
+    /** @param {any} panel @param {(cell: any) => boolean} test */
+    const hasCell = (panel, test) => {
+      for (const cell of panel.content.model?.cells ?? []) {
+        if (test(cell) && cell.getMetadata('kernelmcp')) {
+          return true;
+        }
+      }
+      return false;
+    };
     /** @param {any} panel @param {any[]} cells */
     const free = (panel, cells) => {
-      for (const cell of cells.filter(each => each.getMetadata('kernelmcp'))) {
-        if (!RECORDED.test(cell.id) || isDragged(panel, cell)) {
+      const copies = new Set(cells.filter(cell => cell.getMetadata('kernelmcp')));
+      const isRecord = copies.size > 0 && hasCell(panel, cell => !copies.has(cell));
+      /** @param {any} cell */
+      const isDragged = cell =>
+        tracker.find(
+          (/** @type {any} */ other) =>
+            other.context.path !== panel.context.path && hasCell(other, each => each.id === cell.id)
+        );
+      for (const cell of copies) {
+        if (!RECORDED.test(cell.id) || (!isRecord && isDragged(cell))) {
           ['kernelmcp', 'editable', 'deletable'].forEach(name => cell.deleteMetadata(name));
         }
       }
@@ -413,10 +446,13 @@
       },
       {
         id: `${NAME}:widgets`,
-        description: "Shows widgets in the model's cells.",
+        description: "Shows widgets in the model's cells, and sanitizes those that a notebook has saved.",
         autoStart: true,
         requires: [INotebookTracker],
-        activate: (/** @type {any} */ app, /** @type {any} */ tracker) => showWidgets(tracker)
+        activate: (/** @type {any} */ app, /** @type {any} */ tracker) => {
+          showWidgets(tracker);
+          sanitizeSavedWidgets(tracker);
+        }
       },
       {
         id: `${NAME}:copies`,
