@@ -105,6 +105,10 @@ class Installer:
             self._record(package, await asyncio.to_thread(package.as_present))
         return gone
 
+    async def fetch_again(self, wheel: Wheel, say: Say) -> None:
+        """Install this version of a package that the cache has lost, without dependencies. Raises PackageError."""
+        await self._install([Requirement(f"{wheel.name}=={wheel.version}")], say, Options(no_deps=True))
+
     async def _find_present(self) -> None:
         if not self._present:
             self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled | self._present
@@ -191,7 +195,7 @@ class Installer:
                 check_pins(pins, [package.identity for package in packages])
                 there_now = [await asyncio.to_thread(package.as_present) for package in packages]
                 if not options.no_deps:
-                    await asyncio.to_thread(self._remember_asked, wanted, packages)
+                    await asyncio.to_thread(lambda: self._store.remember_asked(came_with(wanted, packages)))
                 new = packages
             finally:
                 used = [package.wheel.sha256 for package in (*self._packages.values(), *new)]
@@ -417,11 +421,6 @@ class Installer:
             for each, requests in requests_of.items()
             if any(there.issuperset(names) and is_allowed(self._settings, names) for names in requests)
         ]
-
-    def _remember_asked(self, asked: list[Requirement], packages: list[Package]) -> None:
-        requests = came_with([canonicalize_name(requirement.name) for requirement in asked], packages)
-        pins = {package: pin_key(Requirement(f"{package.wheel.name}=={package.wheel.version}")) for package in requests}
-        self._store.remember_asked({pins[package]: found for package, found in requests.items()})
 
     def _remember_whole(self) -> None:
         """A session that is restored requests exactly its own packages: save the resolution for that."""
