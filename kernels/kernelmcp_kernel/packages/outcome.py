@@ -73,14 +73,14 @@ def came_with(asked: Iterable[Requirement], packages: Iterable[Package]) -> dict
     """The requests that brought the packages that were not asked for, by the keys of their pins: each name of those
     asked for that needs one, or all of them if that is not known of any, as with extras."""
     every: set[str] = {canonicalize_name(requirement.name) for requirement in asked}
-    named = {canonicalize_name(package.wheel.name): package for package in packages}
+    named: dict[str, Package] = {canonicalize_name(package.wheel.name): package for package in packages}
     needs = {name: _needs(name, package) for name, package in named.items()} if len(every) > 1 else {}
     brought = {name: _closure(name, needs) for name in every}
     return {
-        pin_key(Requirement(f"{name}=={package.wheel.version}")): [{each} for each in every if name in brought[each]]
-        or [every]
+        pin_key(Requirement(f"{name}=={package.wheel.version}")): found or [every]
         for name, package in named.items()
         if name not in every
+        for found in [[{each} for each in every if name in brought[each]]]
     }
 
 
