@@ -77,7 +77,12 @@ class NotebookSources:
             session = self._registry.get(caller, session_id)
         except SessionNotFound:
             raise missing from None
-        return await session.files.with_workspace(read, turn=self._turns.turn(caller.principal))
+        while True:
+            async with session.files.lock:
+                pass  # neither is held while the other is waited for
+            async with self._turns.turn(caller.principal):
+                if not session.files.lock.locked():
+                    return await session.files.with_workspace(read)
 
     def _of_volume(self, path: str) -> list[CodeCell]:
         """Read a notebook in a volume. Blocking."""

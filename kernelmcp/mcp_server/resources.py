@@ -23,7 +23,7 @@ from mcp_types import (
 )
 from pydantic import AnyUrl
 
-from kernelmcp.errors import ServerError
+from kernelmcp.errors import CallerError, ServerError
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.tool_calls import ToolCalls
 from kernelmcp.mcp_server.callers import Callers
@@ -123,7 +123,8 @@ class ResourceServer(MCPServer[Any]):
             async with nullcontext() if fleet is None or context is None else fleet.read(str(uri), context):
                 return await self._read(uri, context)
         except ServerError as exc:
-            raise ResourceNotFoundError(exc.to_text()) from exc
+            kind = ResourceNotFoundError if isinstance(exc, CallerError) else ResourceError
+            raise kind(exc.to_text()) from exc
         except (MCPError, ResourceError):
             raise
         except Exception as exc:  # its text may have paths of the host; mcp logs it

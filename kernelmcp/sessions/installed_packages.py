@@ -25,6 +25,20 @@ MAX_PACKAGES = 1000
 MAX_AT_ONCE = 200
 # One package that is unavailable takes 16 of them to find, if there are 200. Those that none gets are named as missing.
 MAX_COMMANDS = 64
+# The names of the errors that concern a package, so that others may come back without it. All others, such as an index
+# that does not answer or an interrupt, would befall each of them.
+OF_A_PACKAGE = frozenset(
+    {
+        "InvalidRequirement",
+        "PackageConflict",
+        "PackageDenied",
+        "PackageHashMismatch",
+        "PackageInvalid",
+        "PackageNotFound",
+        "PackageNotSupported",
+        "PackageTooLarge",
+    }
+)
 MAX_NOTE_CHARS = 300
 MAX_NOTES = 50
 MAX_NAMES_CHARS = 1000
@@ -119,7 +133,7 @@ async def restore(kernel: Kernel, packages: list[Package]) -> str | None:
 
 async def _install(kernel: Kernel, missing: dict[str, str]) -> None:
     """Install these pinned packages, and delete them from the dict; the others get a reason. What cannot be installed
-    together is installed by halves, because one package that is unavailable fails them all."""
+    together is installed by halves, because one package that is unavailable fails them all. Another failure ends it."""
     pinned = list(missing)
     waiting = deque(pinned[first : first + MAX_AT_ONCE] for first in range(0, len(pinned), MAX_AT_ONCE))
     is_last_round = False
@@ -131,19 +145,17 @@ async def _install(kernel: Kernel, missing: dict[str, str]) -> None:
             return
         batch = waiting.popleft()
         # The list is complete, so --no-deps: what was installed without its dependencies is restored that way.
-        failure = _failure(await kernel.execute("%pip install --no-deps " + " ".join(batch), None, silent=True))
-        for each in batch:
-            if failure is None:
+        reply = await kernel.execute("%pip install --no-deps " + " ".join(batch), None, silent=True)
+        content = reply["content"]
+        if content.get("status") == "ok":
+            for each in batch:
                 del missing[each]
-            else:
-                missing[each] = failure
-        if failure is not None and len(batch) > 1:
+            continue
+        missing.update(dict.fromkeys(batch, str(content.get("evalue"))[:MAX_REASON_CHARS]))
+        if content.get("ename") not in OF_A_PACKAGE:
+            return
+        if len(batch) > 1:
             waiting.extend((batch[: len(batch) // 2], batch[len(batch) // 2 :]))
-
-
-def _failure(reply: dict[str, Any]) -> str | None:
-    content = reply["content"]
-    return None if content.get("status") == "ok" else str(content.get("evalue"))[:MAX_REASON_CHARS]
 
 
 def _note(missing: Iterable[str], reasons: list[str]) -> str:

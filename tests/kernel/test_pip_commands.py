@@ -19,7 +19,20 @@ from .wheels import Index, make_wheel, serve_index
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     with serve_index(tmp_path_factory.mktemp("index")) as index:
-        for name in ("one", "two", "three", "four", "five", "sixth", "seven", "eight", "nine", "ten", "eleven"):
+        for name in (
+            "one",
+            "two",
+            "three",
+            "four",
+            "five",
+            "sixth",
+            "seven",
+            "eight",
+            "nine",
+            "ten",
+            "eleven",
+            *"abcdef",
+        ):
             index.add(name)
         index.add("growing", "1.0")
         index.add("early", "1.0")
@@ -75,6 +88,12 @@ open('in/more.txt', 'w', encoding='utf-8-sig').write('ten')
         (FILES + "%pip install -rr.txt", "eight"),
         (FILES_OF_WINDOWS + "%pip install -r in/dev.txt", "ten"),
         ("%pip install -U 'pip>=24' eleven", "eleven"),
+        ("%pip install a | tail -3", "a"),
+        ("%pip install b 2>&1 | grep -v already", "b"),
+        ("%pip install c;", "c"),
+        ("%pip install --upgrade pip && pip install d", "d"),
+        ('!pip install e > "log file.txt"', "e"),
+        ("%uv pip install f>log.txt", "f"),
     ],
 )  # fmt: skip
 def test_it_is_an_installation(kernel: Kernel, code: str, name: str) -> None:
@@ -228,9 +247,22 @@ def test_what_pip_lists_has_the_form_that_is_asked_for(kernel: Kernel) -> None:
 
 def test_what_pip_lists_is_written_to_a_file(kernel: Kernel) -> None:
     frozen = kernel.run("%pip freeze").text()
-    for line in ("!pip freeze > a.txt", "%pip freeze > a.txt", "x = !pip freeze > a.txt"):
+    for line in (
+        "!pip freeze > a.txt",
+        "%pip freeze > a.txt",
+        "x = !pip freeze > a.txt",
+        '!pip freeze > "a.txt"',
+        "!pip freeze>a.txt",
+        "%uv pip freeze > a.txt",
+        "!uv pip freeze > './a.txt'",
+    ):
         assert kernel.run(line).text() == ""
         assert kernel.run("import os\nprint(open('a.txt').read(), end=''); os.remove('a.txt')").text() == frozen, line
+
+
+def test_what_comes_after_an_installation_is_a_command_of_its_own(kernel: Kernel) -> None:
+    ran = kernel.run("!pip install -q one > /dev/null; echo done")
+    assert (ran.status, ran.text()) == ("ok", "done\n"), ran.error
 
 
 def test_what_pip_lists_goes_through_a_pipe(kernel: Kernel) -> None:

@@ -8,19 +8,22 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from kernelmcp_kernel.languages.python import prepared
 from kernelmcp_kernel.languages.python.image import BootImage, rebuild_image, version_of
 from kernelmcp_kernel.languages.python.prepared import find_prepared, find_with_id, imported
 from kernelmcp_kernel.packages.installer import Installer
-from kernelmcp_kernel.packages.outcome import Outcome
+from kernelmcp_kernel.packages.outcome import Package
 from kernelmcp_kernel.packages.package_errors import PackageNotFound
+from kernelmcp_kernel.packages.requirements import Options
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.prepare import __main__ as prepare
 from kernelmcp_kernel.prepare import plan
 from kernelmcp_kernel.prepare.archive import write_archive
 from kernelmcp_kernel.prepare.plan import plans
-from kernelmcp_kernel.runtime.places import packages_root
+from kernelmcp_kernel.runtime.build_identity import build_id
+from kernelmcp_kernel.runtime.places import PACKAGE, packages_root
 from kernelmcp_kernel.settings import PackageSettings, read_settings
 
 from .wheels import DEAD_INDEX, make_wheel
@@ -63,7 +66,7 @@ def use(monkeypatch: pytest.MonkeyPatch, home: Path, packages: dict[str, object]
 
 
 def write_image(listing: Path, identity: str, *names: str) -> None:
-    listing.parent.mkdir()
+    listing.parent.mkdir(exist_ok=True)
     listing.with_suffix(".img").touch()
     fields = dict.fromkeys(("version", "sha256", "file", "source", "point", "bytecode"), "")
     fields |= {"folder": str(listing.parent), "modules": [], "needs": []}
@@ -122,7 +125,7 @@ def test_an_image_that_was_replaced_since_it_was_rejected_is_kept(tmp_path: Path
     write_image(listing, "its id")
     path = listing.with_suffix(".img")
     package = prepared._package(json.loads(listing.read_text())["packages"][0])
-    bad = BootImage(path, "its id", (package,), version=version_of(path))
+    bad = BootImage(path, f"{build_id(PACKAGE)}+{STEM}", (package,), version=version_of(path))
     draft = tmp_path / "draft"
     draft.write_text("prepared again")
     draft.replace(path)
@@ -214,41 +217,80 @@ def test_what_the_cache_has_lost_is_not_prepared_in_parts_and_is_named(
     assert (made, prepared.setup_file().read_text()) == ([], known)
 
 
-def test_what_the_cache_has_lost_is_set_up_again_with_what_is_added(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_the_cache_has_lost_comes_back_in_the_same_versions_and_is_recorded_as_a_whole(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    unavailable: set[str] = {"one", "two"}
+    unavailable = {"two==1.0"}
     asked: list[str] = []
+    made: list[set[str]] = []
 
-    async def install(self: Installer, requirements: list[str], _say: object) -> Outcome:
-        [name] = requirements
-        asked.append(name)
-        if name in unavailable:
-            raise PackageNotFound(name)
-        await self.take([store.add_wheel(make_wheel(tmp_path, name), "pypi")])
-        return Outcome([], [], (), (name,))
+    async def fetch(
+        self: Installer, wanted: list[Requirement], _say: object, options: Options, *_: object
+    ) -> tuple[list[Package], tuple[str, ...]]:
+        [text] = map(str, wanted)
+        asked.append(text)
+        if text in unavailable:
+            raise PackageNotFound(text)
+        name, _, version = text.partition("==")
+        assert options.no_deps == bool(version)
+        built = make_wheel(tmp_path, name, files={f"{name}/again.py": ""})  # other bytes than before
+        packages = await self._from_cache([store.add_wheel(built, "pypi")])
+        assert packages
+        return packages, ()
 
-    def again(*names: str) -> tuple[list[str], tuple[str, ...], set[str]]:
+    def run(*names: str) -> list[str]:
         asked.clear()
         prepare.main([*names])
-        found = prepared.read_setup()
-        return [*asked], found.requirements, {wheel["name"] for wheel in found.wheels}
+        return [*asked]
 
-    made: list[set[str]] = []
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
-    monkeypatch.setattr(prepare, "_make", lambda _, packages: made.append({each.wheel.name for each in packages}))
+    monkeypatch.setattr(Installer, "_fetch", fetch)
+    monkeypatch.setattr(prepare, "_make", lambda _, packages, _files: made.append({p.wheel.name for p in packages}))
     monkeypatch.setattr(prepare.companions, "every", lambda _: [])
-    monkeypatch.setattr(Installer, "install", install)
-    chosen = read_settings({"KERNELMCP_PACKAGES": json.dumps({"preinstalled": ["own"]})})
-    monkeypatch.setattr(prepare, "settings", lambda: chosen)
-    lose(store, set_up(store, make_wheel(tmp_path, "one"), make_wheel(tmp_path, "two"))[0])
-    assert again() == (["one", "two", "own"], ("one", "two"), {"one", "two"})
-    assert made == [], "not without what was set up"
-    unavailable.remove("two")
-    assert again("three") == (["one", "two", "three", "own"], ("one", "two", "three"), {"two", "three"})
+    packages = {"preinstalled": ["own"], "allowed": ["kept", "own", "three"], "pyodide_url": str(tmp_path)}
+    chosen = read_settings({"KERNELMCP_PACKAGES": json.dumps(packages)})
+    for module in (prepared, prepare):
+        monkeypatch.setattr(module, "settings", lambda: chosen)
+    kept, one, two = set_up(store, *(make_wheel(tmp_path, name) for name in ("kept", "one", "two")))
+    prepared.setup_file().write_text(
+        json.dumps({"requirements": ["kept"], "wheels": [asdict(kept), asdict(one), asdict(two)]})
+    )
+    lose(store, one, two)
+    known = prepared.setup_file().read_text()
+    assert run("three") == ["one==1.0", "two==1.0"]
+    assert "two==1.0. For other versions run `kernelmcp setup --remove` first\n" in capsys.readouterr().err
+    assert (made, prepared.setup_file().read_text()) == ([], known)
     unavailable.clear()
-    assert again("three") == (["one", "three", "own"], ("one", "two", "three"), {"one", "two", "three"})
-    assert made == [{"two", "three", "own"}, {"one", "two", "three", "own"}]
+    assert run("three") == ["one==1.0", "two==1.0", "three", "own"]
+    found = prepared.read_setup()
+    assert found.requirements == ("kept", "three")
+    assert {wheel["name"] for wheel in found.wheels} == {"kept", "one", "two", "three"}
+    assert made == [{"kept", "one", "two", "three", "own"}]
+
+
+def test_packages_of_every_session_are_prepared_although_a_setup_is_lost(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def install(self: Installer, *_: object) -> None:
+        await self.take([store.add_wheel(make_wheel(tmp_path, "own"), "pypi")])
+
+    def make(_: object, packages: list[Package], files: tuple[Path, Path]) -> None:
+        write_image(files[1], "its id", *(package.wheel.name for package in packages))
+
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    monkeypatch.setattr(Installer, "install", install)
+    monkeypatch.setattr(prepare, "_make", make)
+    use(monkeypatch, tmp_path / "home", {"preinstalled": ["own"]})
+    monkeypatch.setattr(prepare, "settings", prepared.settings)
+    lose(store, *set_up(store, make_wheel(tmp_path, "one")))
+    assert prepare.main(["--in-background"]) == 1
+    assert "the cache no longer has packages that were set up: one 1.0." in capsys.readouterr().err
+    found = find_prepared()
+    assert found is not None
+    assert [each.name for each in found.packages] == ["own"]
+    assert prepared.is_to_make(), "with the setup, when that is there"
+    assert prepare.main(["--in-background"]) == 0, "it has just failed"
 
 
 def test_an_archive_adds_to_what_was_set_up_and_its_versions_win(store: Store, tmp_path: Path) -> None:

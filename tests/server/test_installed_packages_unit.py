@@ -33,7 +33,7 @@ class Index:
         alone = {name for name in names if self.needs.get(name, name) not in {*names, *self.installed}}
         for name in names:
             if name in self.unavailable | alone:
-                return {"content": {"status": "error", "evalue": f"no {name}"}}
+                return {"content": {"status": "error", "ename": "PackageNotFound", "evalue": f"no {name}"}}
         self.installed += names
         return {"content": {"status": "ok"}}
 
@@ -80,6 +80,18 @@ async def test_where_nothing_can_be_had_a_limited_number_of_commands_says_so() -
     assert said is not None
     assert said.startswith("p0==1.0, p1==1.0, ")
     assert kernel.commands == MAX_COMMANDS
+
+
+@pytest.mark.parametrize("ename", ["KeyboardInterrupt", "PackageUnreachable", "PackagesDisabled", "PackageTimeout"])
+async def test_what_concerns_no_package_ends_it_at_once(ename: str) -> None:
+    class Failing(Index):
+        async def execute(self, code: str, *_: Any, **__: Any) -> dict[str, Any]:
+            await super().execute(code)
+            return {"content": {"status": "error", "ename": ename, "evalue": "not now"}}
+
+    kernel = Failing()
+    assert await restored(kernel, numbered(2)) == "p0==1.0, p1==1.0\nnot now\n"
+    assert kernel.commands == 1
 
 
 async def test_what_has_not_come_back_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

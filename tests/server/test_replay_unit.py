@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -98,6 +99,38 @@ async def test_who_waits_for_files_of_a_session_holds_up_no_other_notebook(tmp_p
                 assert [cell.code for cell in found] == ["1"]
                 assert not refused.is_set()
             await refused.wait()
+
+
+async def test_who_waits_for_a_notebook_of_another_holds_up_no_files_of_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(tmp_path)
+    async with opened(settings) as (registry, _), anyio.create_task_group() as tasks:
+        session, _ = await registry.find_or_create(CALLER, "s")
+        await session.files.with_workspace(lambda files: files and files.write("n.ipynb", b"[]"), make=True)
+        sources = NotebookSources(settings, registry)
+        goes_on = Event()
+        monkeypatch.setattr(sources, "_of_volume", lambda _: goes_on.wait())  # it hangs
+        tasks.start_soon(sources.read, "/volumes/shared/n.ipynb", Caller("token:b", lambda: None), None)
+        await anyio.wait_all_tasks_blocked()
+
+        async def read() -> None:
+            with pytest.raises(InvalidArgument, match="not a notebook"):
+                await sources.read("n.ipynb", CALLER, "s")
+
+        tasks.start_soon(read)
+        try:
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(20):
+                assert (
+                    await session.files.with_workspace(lambda files: files and files.read("n.ipynb", 0, 9).data)
+                    == b"[]"
+                )
+            async with session.files.lock:  # it is taken again before the turn comes
+                goes_on.set()
+                await anyio.wait_all_tasks_blocked()
+        finally:
+            goes_on.set()
 
 
 @pytest.mark.parametrize("is_large", [False, True])

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ResourceNotFoundError, UnexpectedResourceError
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, UnexpectedResourceError
 
-from kernelmcp.errors import StorageFailed
+from kernelmcp.errors import InvalidArgument, StorageFailed
 from kernelmcp.mcp_server.resources import SESSIONS, Resources, ResourceServer
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 
@@ -28,9 +28,11 @@ REFUSED = PermissionError(errno.EACCES, "Permission denied", HOST)
     ("error", "kind", "words"),
     [
         (REFUSED, UnexpectedResourceError, "Error reading resource kernelmcp://sessions"),
-        (StorageFailed("no disk", "Tell the operator."), ResourceNotFoundError, "no disk\n- Tell the operator."),
+        (KeyError(HOST), UnexpectedResourceError, "Error reading resource kernelmcp://sessions"),
+        (StorageFailed("no disk", "Tell the operator."), ResourceError, "no disk\n- Tell the operator."),
+        (InvalidArgument("no session", "Look."), ResourceNotFoundError, "no session\n- Look."),
     ],
-    ids=["of the system", "ours"],
+    ids=["of the system", "a bug", "ours", "the caller's"],
 )
 async def test_a_client_sees_no_error_of_the_disk_with_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], words: str
@@ -46,10 +48,11 @@ async def test_a_client_sees_no_error_of_the_disk_with_its_path(
             raise error
 
         monkeypatch.setattr(registry.stored, "records", refuse)
-        with pytest.raises(kind) as caught:
+        with pytest.raises(ResourceError) as caught:
             await server.read_resource(SESSIONS, context)
+        assert type(caught.value) is kind
         assert words in str(caught.value)
         assert HOST not in str(caught.value)
-        # The tool reports it as one of the disk.
+        # The tool logs it, and reports it as one of the disk, or of the server.
         with pytest.raises(type(error)):
             await FileTools(settings, registry, lambda _: CALLER, "").read_file(SESSIONS, context)

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import anyio.to_thread
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ResourceError
+from mcp.server.mcpserver.exceptions import ResourceError, UnexpectedResourceError
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound, StorageFailed
@@ -37,7 +37,7 @@ MAX_WHOLES = 4
 
 Read = Callable[[int, int], Awaitable[Piece]]
 """Reads at most so many bytes (the second), beginning at an offset (the first). Raises `ServerError`s and, for what
-the disk refuses, OSError."""
+the disk refuses, OSError; anything else is our bug."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,9 @@ async def _piece_of_resource(uri: str, ctx: Context[Any, Any], offset: int, limi
     try:
         [item] = await ctx.read_resource(uri)
     except ResourceError as exc:
-        if isinstance(exc.__cause__, (ServerError, OSError)):
+        if exc.__cause__ is not None and (
+            isinstance(exc, UnexpectedResourceError) or isinstance(exc.__cause__, ServerError)
+        ):
             raise exc.__cause__ from None
         raise InvalidArgument(str(exc), "Give an address as a result shows it.", argument="path") from exc
     data = item.content.encode() if isinstance(item.content, str) else item.content

@@ -5,7 +5,7 @@ They survive every kernel, and the record on disk names their sandbox directory.
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -64,18 +64,11 @@ class SessionFiles:
 
     # -- read and write -----------------------------------------------------------------------------------------
 
-    async def with_workspace(
-        self,
-        work: Callable[[Workspace | None], Result],
-        *,
-        make: bool = False,
-        turn: AbstractAsyncContextManager[None] | None = None,
-    ) -> Result:
+    async def with_workspace(self, work: Callable[[Workspace | None], Result], *, make: bool = False) -> Result:
         """Run blocking work on the files, of a stopped session too; the files do not move meanwhile.
 
         `work` gets None if there are no files yet; with `make`, an empty workspace is created first, for what it
-        writes. `turn` is held during `work`, but not while it waits for the files. Raises `SessionDamaged`, and what
-        `work` raises.
+        writes. Raises `SessionDamaged`, and what `work` raises.
         """
         if make:
             await self._make()
@@ -86,8 +79,7 @@ class SessionFiles:
                 self._note_written()
             sandbox = self.sandbox
             try:
-                async with turn or nullcontext():
-                    return await anyio.to_thread.run_sync(work, Workspace(sandbox.path, quota) if sandbox else None)
+                return await anyio.to_thread.run_sync(work, Workspace(sandbox.path, quota) if sandbox else None)
             finally:
                 if make:
                     self.note_changed()  # afterwards: a measurement may happen in between

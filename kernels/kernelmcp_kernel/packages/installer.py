@@ -23,10 +23,9 @@ from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage
 from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.index.answers import IndexAnswers
-from kernelmcp_kernel.packages.outcome import Outcome, Package
+from kernelmcp_kernel.packages.outcome import Outcome, Package, came_with
 from kernelmcp_kernel.packages.package_errors import (
     ANOTHER_SESSION,
-    PackageCacheError,
     PackageConflict,
     PackageError,
     PackageInvalid,
@@ -105,6 +104,10 @@ class Installer:
         for package in chain.from_iterable(packages or [] for _, packages in found if not gone):
             self._record(package, await asyncio.to_thread(package.as_present))
         return gone
+
+    async def fetch_again(self, wheel: Wheel, say: Say) -> None:
+        """Install this version of a package that the cache has lost, without dependencies. Raises PackageError."""
+        await self._install([Requirement(f"{wheel.name}=={wheel.version}")], say, Options(no_deps=True))
 
     async def _find_present(self) -> None:
         if not self._present:
@@ -192,7 +195,7 @@ class Installer:
                 check_pins(pins, [package.identity for package in packages])
                 there_now = [await asyncio.to_thread(package.as_present) for package in packages]
                 if not options.no_deps:
-                    await asyncio.to_thread(self._remember_asked, requirements, packages)
+                    await asyncio.to_thread(lambda: self._store.remember_asked(came_with(wanted, packages)))
                 new = packages
             finally:
                 used = [package.wheel.sha256 for package in (*self._packages.values(), *new)]
@@ -271,8 +274,8 @@ class Installer:
         if not (options.no_deps or pins) and (more := await asyncio.to_thread(self._small_companions, wanted)):
             try:
                 return await self._fetch([*wanted, *more], say, options, from_distribution, until)
-            except (PackageTimeout, PackageCacheError):
-                raise  # as it would fail without them
+            except PackageTimeout:
+                raise  # there is no time left
             except PackageError:
                 pass
         return await self._fetch(wanted, say, options, from_distribution, until)
@@ -412,18 +415,12 @@ class Installer:
         """The pins of packages that came with a request that is allowed, and whose names are pinned here or present: a
         session that is restored requests each of its packages."""
         there = {*self._packages, *self._preinstalled, *(canonicalize_name(each.name) for each in pinned)}
-        came_with = {each: [request.split() for request in self._store.asked(pin_key(each))] for each in pinned}
+        requests_of = {each: [request.split() for request in self._store.asked(pin_key(each))] for each in pinned}
         return [
             each
-            for each, requests in came_with.items()
+            for each, requests in requests_of.items()
             if any(there.issuperset(names) and is_allowed(self._settings, names) for names in requests)
         ]
-
-    def _remember_asked(self, requirements: list[Requirement], packages: list[Package]) -> None:
-        asked = {canonicalize_name(requirement.name) for requirement in requirements}
-        for name, version, _ in [package.identity for package in packages]:
-            if name not in asked:
-                self._store.remember_asked(pin_key(Requirement(f"{name}=={version}")), asked)
 
     def _remember_whole(self) -> None:
         """A session that is restored requests exactly its own packages: save the resolution for that."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from kernelmcp_kernel.languages.python import companions
 from kernelmcp_kernel.packages.empty_wheels import Present, extras_of
+from kernelmcp_kernel.packages.requirements import needed, pin_key
 from kernelmcp_kernel.packages.store import MAX_METADATA_BYTES, Wheel, metadata_file
 
 # Requirements of a package, more than any real one has. Each is parsed at every later installation.
@@ -61,6 +67,35 @@ class Package:
         """The data with which the guest's host mounts it."""
         shown = {"folder": str(self.folder), "point": self.point}
         return shown | {"bytecode": str(self.bytecode)} if self.bytecode else shown
+
+
+def came_with(asked: Iterable[Requirement], packages: Iterable[Package]) -> dict[str, list[set[str]]]:
+    """The requests that brought the packages that were not asked for, by the keys of their pins: each name of those
+    asked for that needs one, or all of them if that is not known of any, as with extras."""
+    every: set[str] = {canonicalize_name(requirement.name) for requirement in asked}
+    named: dict[str, Package] = {canonicalize_name(package.wheel.name): package for package in packages}
+    needs = {name: _needs(name, package) for name, package in named.items()} if len(every) > 1 else {}
+    brought = {name: _closure(name, needs) for name in every}
+    return {
+        pin_key(Requirement(f"{name}=={package.wheel.version}")): found or [every]
+        for name, package in named.items()
+        if name not in every
+        for found in [[{each} for each in every if name in brought[each]]]
+    }
+
+
+def _needs(name: str, package: Package) -> set[str]:
+    return {*companions.small([name]), *(canonicalize_name(each.name) for each in needed(package.requires()))}
+
+
+def _closure(name: str, needs: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    left = [name]
+    while left:
+        new = needs.get(left.pop(), set()) - found
+        found |= new
+        left += new
+    return found
 
 
 def _line(text: str) -> str:

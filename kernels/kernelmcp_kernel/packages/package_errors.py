@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 # Installed packages are never replaced.
 ANOTHER_SESSION = "use a new session, or reset_workspace with scope all"
 # The same for prepared packages.
-_REMOVE_FIRST = "run `kernelmcp setup --remove` first"
+REMOVE_FIRST = "run `kernelmcp setup --remove` first"
 
 
 class PackageError(Exception):
@@ -44,7 +44,7 @@ class PackageError(Exception):
 
 def for_operator(error: Exception) -> str:
     """The text of an error for who runs `kernelmcp setup`: its advice is for sessions."""
-    return str(error).replace("this session has", "prepared is").replace(ANOTHER_SESSION, _REMOVE_FIRST)
+    return str(error).replace("this session has", "prepared is").replace(ANOTHER_SESSION, REMOVE_FIRST)
 
 
 class InvalidRequirement(PackageError): ...

@@ -27,7 +27,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -213,8 +213,11 @@ class Store:
 
     def remember(self, key: str, wheels: list[Wheel]) -> None:
         """Save a resolution. Does nothing if the cache cannot be written."""
-        content = {"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]}
-        self._save(self._resolutions / f"{key}.json", content, _MAX_RESOLUTIONS)
+        text = json.dumps({"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]})
+        with contextlib.suppress(OSError):
+            self._resolutions.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(self._resolutions / f"{key}.json", text, self._tmp)
+            trim(self._resolutions, _MAX_RESOLUTIONS)
 
     def asked(self, key: str) -> list[str]:
         """The saved requests that a package came with: the names in each, separated by spaces."""
@@ -226,18 +229,28 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError):
             return []
 
-    def remember_asked(self, key: str, names: Iterable[str]) -> None:
-        """Save the names in a request that a package came with. Does nothing if the cache cannot be written."""
-        known, request = self.asked(key), " ".join(sorted(names))
-        if request not in known:
-            self._save(self._asked / f"{key}.json", {"asked": [*known, request][-_MAX_REQUESTS:]}, _MAX_ASKED)
+    def remember_asked(self, came_with: Mapping[str, Iterable[Iterable[str]]]) -> None:
+        """Save the names in the requests that each package came with. Does nothing if the cache cannot be written."""
+        with contextlib.suppress(OSError), _alone(self._asked):
+            for key, requests in came_with.items():
+                known = self.asked(key)
+                found = list(dict.fromkeys([*known, *(" ".join(sorted(names)) for names in requests)]))
+                if len(found) > len(known):
+                    text = json.dumps({"asked": found[-_MAX_REQUESTS:]})
+                    replace_file(self._asked / f"{key}.json", text, self._tmp)
+            trim(self._asked, _MAX_ASKED)
 
-    def _save(self, file: Path, content: dict[str, Any], max_files: int) -> None:
-        text = json.dumps(content)
-        with contextlib.suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(file, text, self._tmp)
-            trim(file.parent, max_files)
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While this is held, nobody else changes what the folder's files say. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def replace_file(file: Path, text: str, drafts: Path) -> None:

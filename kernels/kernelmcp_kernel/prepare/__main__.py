@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -35,7 +35,13 @@ from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.index.answers import SilentHosts
 from kernelmcp_kernel.packages.installer import Installer, name_packages
 from kernelmcp_kernel.packages.outcome import Package
-from kernelmcp_kernel.packages.package_errors import PackageError, for_operator
+from kernelmcp_kernel.packages.package_errors import (
+    REMOVE_FIRST,
+    PackageError,
+    PackageNotFound,
+    PackageNotSupported,
+    for_operator,
+)
 from kernelmcp_kernel.packages.requirements import check_allowed, needed
 from kernelmcp_kernel.packages.resolver import DistributionNeeded
 from kernelmcp_kernel.packages.store import Store, Wheel
@@ -100,7 +106,7 @@ def _run(parsed: argparse.Namespace, folder: Path) -> int:
     with _locked(folder / "prepare.lock", wait=not parsed.in_background) as failed_at:
         if failed_at is None:
             return 0  # another process is preparing
-        if parsed.in_background and (prepared.find_prepared() is not None or _has_failed(failed_at)):
+        if parsed.in_background and (not prepared.is_to_make() or _has_failed(failed_at)):
             return 0
         _delete_drafts(folder)
         try:
@@ -166,19 +172,42 @@ def _prepare(parsed: argparse.Namespace) -> bool:
     was unavailable."""
     store = Store(packages_root(), settings().packages.max_cache_mb << 20)
     installer = Installer(settings().packages, store)
+    setup: prepared.Setup | None = None
     missing = False
     if parsed.offline is not None:
         _get_archived(parsed.offline, installer, store)
-    else:
-        missing = _get(parsed.requirements, installer, store, fetch_again=not parsed.in_background)
-    wheels = [Wheel(**wheel) for wheel in prepared.read_setup().wheels]
+    elif not parsed.in_background:
+        missing = _get(parsed.requirements, installer, store)
+    elif missing := not _get_known(installer):
+        setup = prepared.Setup()
     if parsed.export is not None:
-        write_archive(parsed.export, store, prepared.read_setup().requirements, wheels)
+        known = prepared.read_setup()
+        write_archive(parsed.export, store, known.requirements, _wheels(known))
         _say(f"wrote {parsed.export}")
-    is_whole = {package.wheel for package in installer.packages}.issuperset(wheels)
-    if installer.packages and is_whole and prepared.find_prepared() is None:
-        _make(store, installer.packages)
+    if installer.packages and prepared.is_to_make(setup):
+        _make(store, installer.packages, prepared.files(setup))
     return missing
+
+
+def _get_known(installer: Installer) -> bool:
+    """Get what was set up from the cache, and packages.preinstalled. Returns False if there are only the latter."""
+    gone = asyncio.run(installer.take(_wheels(prepared.permitted(prepared.read_setup()))))
+    if gone:
+        error = PackageError(f"{_gone(gone)}. `kernelmcp setup` fetches them again")
+        if not settings().packages.preinstalled:
+            raise error
+        _say(f"kernelmcp: {error}", sys.stderr)
+    _get_preinstalled(installer)
+    return not gone
+
+
+def _get_preinstalled(installer: Installer) -> None:
+    if settings().packages.preinstalled:
+        asyncio.run(installer.install(settings().packages.preinstalled, _say))
+
+
+def _wheels(setup: prepared.Setup) -> list[Wheel]:
+    return [Wheel(**wheel) for wheel in setup.wheels]
 
 
 def _get_archived(archive: Path, installer: Installer, store: Store) -> None:
@@ -186,7 +215,7 @@ def _get_archived(archive: Path, installer: Installer, store: Store) -> None:
     requirements, wheels = read_archive(archive, store, settings().packages.max_package_mb << 20)
     check_allowed(settings().packages, [Requirement(text) for text in requirements])
     known = prepared.permitted(prepared.read_setup())
-    every = {wheel.name: wheel for wheel in (*(Wheel(**wheel) for wheel in known.wheels), *wheels)}
+    every = {wheel.name: wheel for wheel in (*_wheels(known), *wheels)}
     if gone := asyncio.run(installer.take(list(every.values()))):
         raise PackageError(f"{_gone(gone)}. Run `kernelmcp setup` with a network, or with --remove, first")
     _remember((*known.requirements, *requirements), installer.packages)
@@ -197,12 +226,10 @@ def _gone(wheels: list[Wheel]) -> str:
     return f"the cache no longer has packages that were set up: {names}"
 
 
-def _get(requirements: Sequence[str], installer: Installer, store: Store, *, fetch_again: bool = True) -> bool:
-    """Get the wheels, and record them: from then on no network is needed. Returns whether some are missing.
-    `fetch_again`: also those that were set up before, and that the cache has lost."""
+def _get(requirements: Sequence[str], installer: Installer, store: Store) -> bool:
+    """Get the wheels, and record them: from then on no network is needed. Returns whether some are missing."""
     known = prepared.permitted(prepared.read_setup())
-    lost = _take(known, installer, fetch_again=fetch_again)
-    requirements = list(dict.fromkeys((*lost, *requirements)))
+    _get_again(known, installer, store)
     missing: list[str] = []
     done = list(known.requirements)
     silent: set[str] = set()
@@ -227,19 +254,28 @@ def _get(requirements: Sequence[str], installer: Installer, store: Store, *, fet
         _remember(done, installer.packages)
     if len(missing) < len(requirements):
         _get_companions(installer, done)
-    if settings().packages.preinstalled:
-        asyncio.run(installer.install(settings().packages.preinstalled, _say))
+    _get_preinstalled(installer)
     return bool(missing)
 
 
-def _take(known: prepared.Setup, installer: Installer, *, fetch_again: bool) -> list[str]:
-    """Take what was set up before from the cache, as a whole; return the requirements to fetch again."""
-    if gone := asyncio.run(installer.take([Wheel(**wheel) for wheel in known.wheels])):
-        if not fetch_again:
-            raise PackageError(f"{_gone(gone)}. `kernelmcp setup` fetches them again")
-        _say(f"{_gone(gone)}. They are fetched again")
-    names = {each: prepared.plain_name(each) for each in known.requirements}
-    return [each for each, name in names.items() if fetch_again and installer.version_of(name) is None]
+def _get_again(known: prepared.Setup, installer: Installer, store: Store) -> None:
+    """Get what was set up before, as a whole, in the same versions: what the cache has lost is fetched. Raises
+    PackageError; then what was fetched until then is in the cache, and the record is as it was."""
+    wheels = _wheels(known)
+    if not (gone := asyncio.run(installer.take(wheels))):
+        return
+    _say(f"{_gone(gone)}. They are fetched again")
+    again = Installer(replace(settings().packages, allowed=None), store)  # some came as dependencies
+    for number, wheel in enumerate(gone, 1):
+        _say(f"[{number}/{len(gone)}] {wheel.name} {wheel.version}")
+        try:
+            asyncio.run(again.fetch_again(wheel, _say))
+        except (PackageNotFound, PackageNotSupported) as error:
+            raise PackageError(f"{for_operator(error)}. For other versions {REMOVE_FIRST}") from error
+    fetched = {package.wheel.name: package.wheel for package in again.packages}  # one that is built has another hash
+    if gone := asyncio.run(installer.take([fetched.get(wheel.name, wheel) for wheel in wheels])):
+        raise PackageError(f"{_gone(gone)}; try again")
+    _remember(known.requirements, installer.packages)
 
 
 def _behind_silent_host(store: Store) -> set[str]:
@@ -269,7 +305,7 @@ def _remember(requirements: Iterable[str], packages: list[Package]) -> None:
     _write(prepared.setup_file(), text.encode())
 
 
-def _make(store: Store, packages: list[Package]) -> None:
+def _make(store: Store, packages: list[Package], files: tuple[Path, Path]) -> None:
     for number, package in enumerate(packages, 1):
         if store.bytecode(package.wheel.sha256) is None:
             _say(f"[{number}/{len(packages)}] compiling {package.wheel.name} {package.wheel.version}")
@@ -278,7 +314,7 @@ def _make(store: Store, packages: list[Package]) -> None:
             except BuildError as error:
                 _say(f"kernelmcp: {package.wheel.name} has no bytecode: {error}", sys.stderr)
     listed = [_listed(store, package, {each.wheel.name for each in packages}) for package in packages]
-    image, listing = prepared.files()
+    image, listing = files
     identity = f"{build_id(PACKAGE)}+{image.stem}"
     every = [Requirement(text) for text in settings().packages.preinstalled]
     name_packages(every, settings().packages)

@@ -4,7 +4,6 @@
 # pyright: reportUnknownVariableType=false
 
 import pdb
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from IPython.core import debugger
@@ -31,22 +30,19 @@ def _refuse(text: str) -> Any:
     return magic
 
 
-def _installer(shell: Any, name: str, run: Callable[[str], None]) -> Any:
+def _installer(shell: Any, name: str, doc: str | None) -> Any:
     def magic(line: str) -> None:
-        if pip_commands.is_only_pip(f"{name} {line}"):
-            run(line)
-        else:
-            lines.run(shell, f"{name} {line}")
+        lines.run(shell, f"{name} {line}")
 
-    magic.__doc__ = run.__doc__
+    magic.__doc__ = doc
     return magic
 
 
 def install(shell: Any) -> None:
     """Register the replacements with the shell."""
     register = shell.magics_manager.register_function
-    register(_installer(shell, "pip", pip_commands.pip), "line", "pip")  # IPython's own starts a process
-    register(_installer(shell, "uv", pip_commands.uv), "line", "uv")
+    register(_installer(shell, "pip", pip_commands.pip.__doc__), "line", "pip")  # IPython's own starts a process
+    register(_installer(shell, "uv", pip_commands.uv.__doc__), "line", "uv")
     for name in ("script", *default_script_magics()):
         register(lines.shell_magic if name in ("bash", "sh") else _refuse(NO_INTERPRETER), "cell", name)
     shell.alias_manager.user_aliases = list(_ALIASES.items())  # a reset of the shell keeps these

@@ -28,7 +28,7 @@ from kernelmcp_kernel.languages.python.prepared import (
     PreparedPackage,
     find_prepared,
     find_with_id,
-    is_asked_for,
+    is_to_make,
 )
 from kernelmcp_kernel.runtime.build_identity import BuildError, node_binary
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
@@ -65,7 +65,7 @@ class Python(Language):
     def prepare(self) -> None:
         _check_node()
         open_package_cache()
-        if is_asked_for() and find_prepared() is None:
+        if is_to_make():
             prepare_meanwhile()
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:

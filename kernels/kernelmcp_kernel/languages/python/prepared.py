@@ -157,19 +157,26 @@ def is_first_offer() -> bool:
         return False
 
 
-def files() -> tuple[Path, Path]:
-    """The image for this configuration, and the list of the prepared packages."""
-    packages, setup = settings().packages, read_setup()
+def files(setup: Setup | None = None) -> tuple[Path, Path]:
+    """The image for this configuration, and the list of the prepared packages. `setup`: another than the saved one."""
+    packages, wheels = settings().packages, (setup or read_setup()).wheels
     facts = [sorted(packages.preinstalled), packages.index_url, packages.pyodide_url, packages.wheel_folders]
-    key = hashlib.sha256(json.dumps([build_id(PACKAGE), facts if packages.preinstalled else [], setup.wheels]).encode())
+    key = hashlib.sha256(json.dumps([build_id(PACKAGE), facts if packages.preinstalled else [], wheels]).encode())
     folder = data_home() / "images"
     return folder / f"{key.hexdigest()[:32]}.img", folder / f"{key.hexdigest()[:32]}.json"
 
 
 def find_prepared() -> Prepared | None:
-    """The prepared packages. None if nothing should be prepared, if the image or a package is missing (as yet), or if
-    one is denied now."""
-    return _read(files()[1]) if is_asked_for() else None
+    """The prepared packages; those of packages.preinstalled alone while what was set up is not there. None if nothing
+    should be prepared, if the image or a package is missing (as yet), or if one is denied now."""
+    if not is_asked_for():
+        return None
+    return _read(files()[1]) or (_read(files(Setup())[1]) if settings().packages.preinstalled else None)
+
+
+def is_to_make(setup: Setup | None = None) -> bool:
+    """Return whether the image of `files` is wanted and is not there, or not all of its packages are."""
+    return is_asked_for() and _read(files(setup)[1]) is None
 
 
 def find_with_id(identity: str) -> Prepared | None:

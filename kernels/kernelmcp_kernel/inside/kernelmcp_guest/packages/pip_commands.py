@@ -76,8 +76,12 @@ _STARTS = re.compile(
     r"\s*(?:(?:(?:\{sys\.executable\}|(?:\S*/)?python[\d.]*)\s+)?-m\s+pip|(?:\S*/)?pip[\d.]*|(?:\S*/)?uv(?P<uv>))(?=\s|$)"
 )
 _INSTALLS = re.compile(r"\s(?:install|add|sync)\b")
-# The rest of a shell line that is not pip's. A version before it may contain a redirection's character.
-_REDIRECTION = r"(?<=\s)[012&]?>>?(?!=)\s*(?:&\d|(?=[^\s\"']*[A-Za-z/])[^\s\"']+)"
+# In each command of a shell line.
+_UV = re.compile(r"(^|[;&|])(\s*)(?:\S*/)?uv\s+(?=pip\s)")
+# The rest of a shell line that is not pip's. A version before it may contain a redirection's character: without a blank
+# before that, what begins with a digit is a version.
+_TARGET = r"""(?=[^\s;&|<>]*[A-Za-z/"'])(?:\\.|'[^']*'|"(?:\\.|[^"\\])*"|[^\s"'\\;&|<>])+"""
+_REDIRECTION = rf"(?:(?<=\s)[012&]?>>?(?!=)|&?>>?(?!\s*[=\d]))\s*(?:&\d|{_TARGET})"
 _QUOTED_OR_REDIRECTION = re.compile(rf"""(\\.|'[^']*'|"(?:\\.|[^"\\])*")|{_REDIRECTION}""")
 
 
@@ -121,6 +125,11 @@ def is_only_pip(command: str) -> bool:
     parts = _parts(command)
     has_target = "|" in _words(command) or bool(_redirections(command))
     return all(map(is_pip, parts)) and (not has_target or all(map(_INSTALLS.search, parts)))
+
+
+def without_uv(command: str) -> str:
+    """The same shell line with `pip` for `uv pip`, which no shell has."""
+    return _UV.sub(r"\1\2", command)
 
 
 def run_command(command: str) -> None:

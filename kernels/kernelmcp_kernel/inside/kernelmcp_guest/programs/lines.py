@@ -68,7 +68,8 @@ def _run(line: str, *, capture: bool, merged: bool = False) -> Finished | None:
     """Run a line. None if there is no shell, and pip was run without it."""
     __tracebackhide__ = True
     try:
-        return run_command(line, capture=capture, merged=merged)
+        command = pip_commands.without_uv(line) if pip_commands.is_pip(line) else line
+        return run_command(command, capture=capture, merged=merged)
     except NoShell:
         if not pip_commands.is_pip(line):
             raise UsageError(NO_SHELL) from None
