@@ -352,6 +352,34 @@ def test_files_are_the_sessions(kernel: Kernel) -> None:
     assert js(kernel, "process.chdir('..'); fs.rmSync('made', { recursive: true }); fs.existsSync('made')") == "false"
 
 
+def test_a_file_is_written_as_the_flag_says(kernel: Kernel) -> None:
+    attempt = "const attempt = (act) => { try { act() } catch (error) { return error.code } }"
+    assert (
+        js(kernel, f"{attempt}\nconst fs = require('fs'), put = (...all) => attempt(() => fs.writeFileSync(...all))")
+        == ""
+    )
+    text = "fs.readFileSync('flag', 'utf8')"
+    assert js(kernel, f"put('flag', 'old', {{ flag: 'wx' }}); [put('flag', 'new', {{ flag: 'wx' }}), {text}]") == (
+        "[ 'EEXIST', 'old' ]"
+    )
+    assert js(kernel, f"put('flag', '!', {{ flag: 'a+' }}); put('flag', 'b', {{ flag: 'r+' }}); {text}") == "'bld!'"
+    assert js(kernel, f"[put('flag', 'x', {{ flag: 'r' }}), put('no', 'x', {{ flag: 'r+' }}), {text}]") == (
+        "[ 'EINVAL', 'ENOENT', 'bld!' ]"
+    )
+    assert js(kernel, "fs.writeFileSync('other', 'o'); fs.readFileSync('other', 'utf8')") == "'o'"
+    copy = "attempt(() => fs.copyFileSync('other', 'flag', fs.constants.COPYFILE_EXCL))"
+    assert js(kernel, f"[{copy}, {text}, fs.rmSync('flag'), {copy}, {text}]") == (
+        "[ 'EEXIST', 'bld!', undefined, undefined, 'o' ]"
+    )
+
+
+def test_a_listing_is_in_nodes_order(kernel: Kernel) -> None:
+    for name in ("sorted/b/x", "sorted/a/y", "sorted/B", "sorted/10", "sorted/9"):
+        js(kernel, f"require('fs').mkdirSync('{name}', {{ recursive: true }})")
+    assert js(kernel, "fs.readdirSync('sorted').join(' ')") == "'10 9 B a b'"
+    assert js(kernel, "fs.readdirSync('sorted', { recursive: true }).join(' ')") == "'10 9 B a b a/y b/x'"
+
+
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../etc/passwd", "/proc/self/environ", "/workspace/../etc/passwd"])
 def test_there_are_no_other_files(kernel: Kernel, path: str) -> None:
     assert "ENOENT: no such file or directory" in js(kernel, f"require('fs').readFileSync({path!r})")
