@@ -196,26 +196,48 @@ def _figures() -> Callable[[], object]:
 
 
 def _logging() -> Callable[[], object]:
-    root = getattr(sys.modules.get("logging"), "root", None)
-    if root is None:
-        return _forget_logging
-    handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
+    """Packages keep the loggers that they have: each stays the same one, and what is set in it is restored."""
+    kept = {each: (each.handlers[:], each.level, each.propagate, each.disabled) for each in _loggers()}
+    disabled = next((each.manager.disable for each in kept), 0)
     _forget_logging()
 
     def undo() -> None:
-        root.handlers[:] = handlers
-        root.setLevel(level)
-        root.manager.disable = disabled
+        before = {handler for handlers, *_ in kept.values() for handler in handlers}
+        for handler in {handler for each in _loggers() for handler in each.handlers} - before:
+            with suppress(Exception):
+                handler.close()
+        _forget_logging()
+        for logger, values in kept.items():
+            _set_logger(logger, *values)
+        for root in _loggers()[:1]:
+            root.setLevel(root.level)  # each logger keeps what it has made of all levels until one is set
+            root.manager.disable = disabled
 
     return undo
 
 
-def _forget_logging() -> None:
+def _loggers() -> list[Any]:
+    """The root is the first one."""
     root = getattr(sys.modules.get("logging"), "root", None)
-    if root is not None:
-        root.handlers[:] = []
+    return (
+        []
+        if root is None
+        else [root, *(each for each in root.manager.loggerDict.values() if hasattr(each, "handlers"))]
+    )
+
+
+def _forget_logging() -> None:
+    for logger in _loggers():
+        none = [each for each in logger.handlers if type(each).__name__ == "NullHandler"]  # a package's
+        _set_logger(logger, none, 0, propagate=True, disabled=False)
+    for root in _loggers()[:1]:
         root.setLevel("WARNING")
         root.manager.disable = 0
+
+
+def _set_logger(logger: Any, handlers: list[Any], level: int, propagate: bool, disabled: bool) -> None:
+    logger.handlers[:] = handlers
+    logger.level, logger.propagate, logger.disabled = level, propagate, disabled
 
 
 def _random() -> Callable[[], object]:
