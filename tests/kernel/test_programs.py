@@ -207,6 +207,13 @@ def test_a_program_logs_by_itself_and_leaves_the_notebooks_loggers(kernel: Kerne
     assert kernel.run(f"{left}, {part}.handlers, {part}.level, {part}.propagate").result == "([], [], 0, True)"
 
 
+def test_a_program_has_decimals_as_they_are_at_first(kernel: Kernel) -> None:
+    kernel.run("import decimal\ndecimal.getcontext().prec = 6")
+    program = "from decimal import *; print(Decimal(1) / 3); getcontext().prec = 3"
+    assert kernel.run(f"!python -c '{program}'").text() == f"0.{'3' * 28}\n"
+    assert kernel.run("decimal.Decimal(1) / 3").result == "Decimal('0.333333')"
+
+
 def test_each_program_draws_its_own_numbers_and_the_notebook_its_next(kernel: Kernel) -> None:
     kernel.run("import random\nrandom.seed(1)\nexpected = random.random()\nrandom.seed(1)")
     drawn = {kernel.run("!python -c 'import random; print(random.random())'").text() for _ in range(2)}

@@ -101,6 +101,7 @@ def _change(world: World, cwd: str, environment: dict[str, str] | None, undo: li
     undo.extend(_signal_handler(number) for number in _SIGNALS)
     undo.append(_modules())
     undo.append(_tasks())
+    undo.append(_matplotlib())
     undo.append(_figures())
     undo.append(_logging())
     undo.append(_random())
@@ -182,6 +183,25 @@ def _tasks() -> Callable[[], object]:
     loop = asyncio.get_event_loop()
     before = asyncio.all_tasks(loop)
     return lambda: [task.cancel() for task in asyncio.all_tasks(loop) - before]
+
+
+def _matplotlib() -> Callable[[], object]:
+    """Its settings, and the backend: with another one, the notebook's figures would not be shown any more."""
+
+    def settings(name: str) -> dict[str, Any]:
+        found: Any = getattr(sys.modules.get("matplotlib"), name, None)
+        return dict(dict.items(found)) if isinstance(found, dict) else {}  # [] would choose a backend
+
+    before, backend = settings("rcParams"), {"backend": os.environ.get("MPLBACKEND"), "interactive": True}
+
+    def undo() -> None:
+        if after := settings("rcParams"):
+            kept = before or settings("rcParamsOrig") | backend
+            dict.update(sys.modules["matplotlib"].rcParams, kept)
+            if after["backend"] != kept["backend"] and (pyplot := sys.modules.get("matplotlib.pyplot")):
+                pyplot.switch_backend(kept["backend"])
+
+    return undo
 
 
 def _figures() -> Callable[[], object]:
