@@ -229,6 +229,7 @@ def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Ke
             "import { createHash as h, randomBytes as r } from 'node:crypto'; [h('md5').digest().length, r(8).length]",
             "[ 16, 8 ]",
         ),
+        ("const { randomBytes } = require('crypto'); randomBytes(100_000).subarray(99_900).some(Boolean)", "true"),
         ("// nothing", ""),
         (
             "console.log(); console.log('a', undefined); console.info(); console.log(undefined)",
@@ -262,6 +263,7 @@ def test_results(kernel: Kernel, code: str, shown: str) -> None:
         ("function f() { return f() + 1 }\nf()", "RangeError: Maximum call stack size exceeded", ":1:"),
         ("require('lodash')", "npm packages cannot be installed", ""),
         ("await new Promise(() => {})", "what the cell awaits never comes", ""),
+        ("crypto.getRandomValues(new Uint8Array(65_537))", "QuotaExceededError", ""),
         ("require('crypto').createHash('nope')", "there is no hash nope", ""),
         ("process.exit(1)", "ends nothing here", ""),
         ("new TextDecoder('utf-8', { fatal: true }).decode(new Uint8Array([255]))", "TypeError: The encoded data", ""),

@@ -1,7 +1,7 @@
 // Node's Buffer: what files are read as, and bytes in their texts.
 (host, world) => {
   "use strict";
-  const { bytesOf, define } = world;
+  const { MAX_RANDOM_BYTES, bytesOf, define } = world;
 
   class Buffer extends Uint8Array {
     static from(data, encodingOrOffset, length) {
@@ -106,7 +106,11 @@
   }
   Object.assign(crypto, {
     createHash: (algorithm) => new Hash(algorithm),
-    randomBytes: (size) => crypto.getRandomValues(Buffer.alloc(size)),
+    randomBytes: (size) => {
+      const bytes = Buffer.alloc(size);
+      for (let at = 0; at < size; at += MAX_RANDOM_BYTES) crypto.getRandomValues(bytes.subarray(at, at + MAX_RANDOM_BYTES));
+      return bytes;
+    },
     randomInt: (least, end) => {
       const [from, to] = end === undefined ? [0, least] : [least, end];
       return from + (crypto.getRandomValues(new Uint32Array(1))[0] % (to - from));
