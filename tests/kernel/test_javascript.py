@@ -198,6 +198,10 @@ def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Ke
             "[ <Buffer c3 a9>, 2, 2 ]",
         ),
         ("const a = require('assert'); a.equal(NaN, NaN); a.deepEqual([NaN, /a/, 1], [NaN, /a/, '1'])", ""),
+        (
+            "import { strict as s } from 'assert'; s.notEqual(1, '1'); s.notDeepEqual([1], ['1']); s.strict(1)",
+            "",
+        ),
         ("structuredClone({ when: new Date(0), in: [1] }).in", "[ 1 ]"),
         ("process.hrtime([-1000, 0])[0] >= 1000", "true"),
         (
@@ -273,6 +277,10 @@ def test_results(kernel: Kernel, code: str, shown: str) -> None:
             "",
         ),
         ("require('assert').deepEqual(/a/, /b/)", "AssertionError", ""),
+        ("require('assert').notEqual(1, '1')", "AssertionError: 1 != '1'", ""),
+        ("require('assert').notDeepEqual([1], ['1'])", "AssertionError: [ 1 ] notDeepEqual [ '1' ]", ""),
+        ("require('assert/strict').equal(1, '1')", "AssertionError: 1 === '1'", ""),
+        ("require('node:assert').strict.deepEqual([1], ['1'])", "AssertionError", ""),
         ("require('assert').deepEqual(NaN, 0)", "AssertionError", ""),
         ("new TextDecoder('nope')", 'RangeError: The "nope" encoding is not supported', ""),
         ("Buffer.from('a').toString('utf16')", "TypeError: Unknown encoding: utf16", ""),
