@@ -224,6 +224,14 @@ def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Ke
             "[Buffer.from('abc').indexOf('c'), Buffer.from('abc').includes('d'), Buffer.byteLength('é')]",
             "[ 2, false, 2 ]",
         ),
+        (
+            "const w = Buffer.alloc(5); [w.write('ff00', 'hex'), w.write('abc', 2, 2), w.write('6566', 4, 'hex'), w]",
+            "[ 2, 2, 1, <Buffer ff 00 61 62 65> ]",
+        ),
+        (
+            "[['ab'], ['ab', 1], ['ab', -3], [97], ['62', 'hex']].map((a) => Buffer.from('abab').lastIndexOf(...a))",
+            "[ 2, 0, 0, 2, 3 ]",
+        ),
         ("Buffer.alloc(52)", f"<Buffer{' 00' * 50} ... 2 more bytes>"),
         (
             "require('crypto').createHash('sha256').update('a').update(Buffer.from('b')).digest('hex').slice(0, 8)",
