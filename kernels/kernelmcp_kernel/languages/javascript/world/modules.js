@@ -223,7 +223,7 @@
       { bigint: () => BigInt(Math.round(host.now() * 1e6)) },
     ),
     uptime: () => host.now() / 1000,
-    memoryUsage: () => ({ rss: 0, heapTotal: 0, heapUsed: 0 }),
+    memoryUsage: () => ({ rss: host.memorySize(), heapTotal: host.memorySize(), heapUsed: host.memoryUsed() }),
     stdout: { write: (text) => (host.write("stdout", String(text)), true), isTTY: false },
     stderr: { write: (text) => (host.write("stderr", String(text)), true), isTTY: false },
     on: () => process,
