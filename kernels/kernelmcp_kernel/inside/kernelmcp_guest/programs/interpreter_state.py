@@ -190,7 +190,8 @@ def _matplotlib() -> Callable[[], object]:
 
     def settings(name: str) -> dict[str, Any]:
         found: Any = getattr(sys.modules.get("matplotlib"), name, None)
-        return dict(dict.items(found)) if isinstance(found, dict) else {}  # [] would choose a backend
+        stock: Any = dict  # matplotlib's own [] would choose a backend
+        return dict(stock.items(found)) if isinstance(found, dict) else {}
 
     before, backend = settings("rcParams"), {"backend": os.environ.get("MPLBACKEND"), "interactive": True}
 
