@@ -198,8 +198,16 @@ def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Ke
             "[ <Buffer c3 a9>, 2, 2 ]",
         ),
         ("const a = require('assert'); a.equal(NaN, NaN); a.deepEqual([NaN, /a/, 1], [NaN, /a/, '1'])", ""),
+        (
+            "import { strict as s } from 'assert'; s.notEqual(1, '1'); s.notDeepEqual([1], ['1']); s.strict(1)",
+            "",
+        ),
         ("structuredClone({ when: new Date(0), in: [1] }).in", "[ 1 ]"),
         ("process.hrtime([-1000, 0])[0] >= 1000", "true"),
+        (
+            "const m = () => process.memoryUsage().heapUsed, had = m(), all = new Array(1e5).fill(1); m() - had > 1e5",
+            "true",
+        ),
         (
             "const p = new URLSearchParams('b=2&a=1'); p.sort(); p.forEach((v, k, all) => console.log(v, k, all.size))",
             "1 a 2\n2 b 2\n",
@@ -220,6 +228,14 @@ def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Ke
             "[Buffer.from('abc').indexOf('c'), Buffer.from('abc').includes('d'), Buffer.byteLength('é')]",
             "[ 2, false, 2 ]",
         ),
+        (
+            "const w = Buffer.alloc(5); [w.write('ff00', 'hex'), w.write('abc', 2, 2), w.write('6566', 4, 'hex'), w]",
+            "[ 2, 2, 1, <Buffer ff 00 61 62 65> ]",
+        ),
+        (
+            "[['ab'], ['ab', 1], ['ab', -3], [97], ['62', 'hex']].map((a) => Buffer.from('abab').lastIndexOf(...a))",
+            "[ 2, 0, 0, 2, 3 ]",
+        ),
         ("Buffer.alloc(52)", f"<Buffer{' 00' * 50} ... 2 more bytes>"),
         (
             "require('crypto').createHash('sha256').update('a').update(Buffer.from('b')).digest('hex').slice(0, 8)",
@@ -229,6 +245,7 @@ def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Ke
             "import { createHash as h, randomBytes as r } from 'node:crypto'; [h('md5').digest().length, r(8).length]",
             "[ 16, 8 ]",
         ),
+        ("const { randomBytes } = require('crypto'); randomBytes(100_000).subarray(99_900).some(Boolean)", "true"),
         ("// nothing", ""),
         (
             "console.log(); console.log('a', undefined); console.info(); console.log(undefined)",
@@ -262,6 +279,7 @@ def test_results(kernel: Kernel, code: str, shown: str) -> None:
         ("function f() { return f() + 1 }\nf()", "RangeError: Maximum call stack size exceeded", ":1:"),
         ("require('lodash')", "npm packages cannot be installed", ""),
         ("await new Promise(() => {})", "what the cell awaits never comes", ""),
+        ("crypto.getRandomValues(new Uint8Array(65_537))", "QuotaExceededError", ""),
         ("require('crypto').createHash('nope')", "there is no hash nope", ""),
         ("process.exit(1)", "ends nothing here", ""),
         ("new TextDecoder('utf-8', { fatal: true }).decode(new Uint8Array([255]))", "TypeError: The encoded data", ""),
@@ -271,6 +289,10 @@ def test_results(kernel: Kernel, code: str, shown: str) -> None:
             "",
         ),
         ("require('assert').deepEqual(/a/, /b/)", "AssertionError", ""),
+        ("require('assert').notEqual(1, '1')", "AssertionError: 1 != '1'", ""),
+        ("require('assert').notDeepEqual([1], ['1'])", "AssertionError: [ 1 ] notDeepEqual [ '1' ]", ""),
+        ("require('assert/strict').equal(1, '1')", "AssertionError: 1 === '1'", ""),
+        ("require('node:assert').strict.deepEqual([1], ['1'])", "AssertionError", ""),
         ("require('assert').deepEqual(NaN, 0)", "AssertionError", ""),
         ("new TextDecoder('nope')", 'RangeError: The "nope" encoding is not supported', ""),
         ("Buffer.from('a').toString('utf16')", "TypeError: Unknown encoding: utf16", ""),
@@ -350,6 +372,34 @@ def test_files_are_the_sessions(kernel: Kernel) -> None:
         "[ '/workspace/made', 'é1\\n2' ]"
     )
     assert js(kernel, "process.chdir('..'); fs.rmSync('made', { recursive: true }); fs.existsSync('made')") == "false"
+
+
+def test_a_file_is_written_as_the_flag_says(kernel: Kernel) -> None:
+    attempt = "const attempt = (act) => { try { act() } catch (error) { return error.code } }"
+    assert (
+        js(kernel, f"{attempt}\nconst fs = require('fs'), put = (...all) => attempt(() => fs.writeFileSync(...all))")
+        == ""
+    )
+    text = "fs.readFileSync('flag', 'utf8')"
+    assert js(kernel, f"put('flag', 'old', {{ flag: 'wx' }}); [put('flag', 'new', {{ flag: 'wx' }}), {text}]") == (
+        "[ 'EEXIST', 'old' ]"
+    )
+    assert js(kernel, f"put('flag', '!', {{ flag: 'a+' }}); put('flag', 'b', {{ flag: 'r+' }}); {text}") == "'bld!'"
+    assert js(kernel, f"[put('flag', 'x', {{ flag: 'r' }}), put('no', 'x', {{ flag: 'r+' }}), {text}]") == (
+        "[ 'EINVAL', 'ENOENT', 'bld!' ]"
+    )
+    assert js(kernel, "fs.writeFileSync('other', 'o'); fs.readFileSync('other', 'utf8')") == "'o'"
+    copy = "attempt(() => fs.copyFileSync('other', 'flag', fs.constants.COPYFILE_EXCL))"
+    assert js(kernel, f"[{copy}, {text}, fs.rmSync('flag'), {copy}, {text}]") == (
+        "[ 'EEXIST', 'bld!', undefined, undefined, 'o' ]"
+    )
+
+
+def test_a_listing_is_in_nodes_order(kernel: Kernel) -> None:
+    for name in ("sorted/b/x", "sorted/a/y", "sorted/B", "sorted/10", "sorted/9"):
+        js(kernel, f"require('fs').mkdirSync('{name}', {{ recursive: true }})")
+    assert js(kernel, "fs.readdirSync('sorted').join(' ')") == "'10 9 B a b'"
+    assert js(kernel, "fs.readdirSync('sorted', { recursive: true }).join(' ')") == "'10 9 B a b a/y b/x'"
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../etc/passwd", "/proc/self/environ", "/workspace/../etc/passwd"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -335,3 +336,30 @@ def test_the_magics_of_plots_bring_matplotlib(home: Path, magic: str) -> None:
         ran = kernel.run(f"{magic}\nimport matplotlib.pyplot as plt\nplt.plot([1]);")
         assert (ran.status, len(shown(ran))) == ("ok", 1), ran.error
         assert kernel.run("import sys; 'pandas' in sys.modules").result == "False"
+
+
+def test_a_program_with_another_backend_and_style_leaves_the_notebooks(home: Path) -> None:
+    plot = """
+        import matplotlib, os
+        os.environ["MPLBACKEND"] = "svg"
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+        plt.style.use("ggplot")
+        plt.rcParams["figure.dpi"] = 33
+        plt.plot([1, 4, 9])
+        plt.savefig("plot.png")
+        print(plt.get_backend())"""
+    with running_kernel(KERNELMCP_HOME=str(home), **settings()) as kernel:
+        kernel.run(f"open('plot.py', 'w').write({textwrap.dedent(plot)!r})")
+        assert kernel.run("!python plot.py").text() == "Agg\n"
+        kernel.run("import matplotlib.pyplot as plt")
+        assert len(shown(kernel.run("plt.plot([1]);"))) == 1
+        style = "plt.get_backend(), plt.rcParams['figure.dpi'], plt.rcParams['axes.facecolor']"
+        assert kernel.run(style).result == "('module://matplotlib_inline.backend_inline', 100.0, 'white')"
+        kernel.run("plt.rcParams['figure.dpi'] = 90")
+        assert kernel.run("!python plot.py").text() == "Agg\n"
+        assert len(shown(kernel.run("plt.plot([1]);"))) == 1
+        assert kernel.run(style).result == "('module://matplotlib_inline.backend_inline', 90.0, 'white')"
+        kernel.run("plt.switch_backend('agg')")
+        assert kernel.run("!python plot.py").text() == "Agg\n"
+        assert kernel.run("plt.get_backend()").result == "'agg'"

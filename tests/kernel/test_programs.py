@@ -178,6 +178,42 @@ def test_a_program_leaves_everything_as_it_was(kernel: Kernel, how: str) -> None
     assert kernel.run(textwrap.dedent(state)).result == before
 
 
+def test_a_program_logs_by_itself_and_leaves_the_notebooks_loggers(kernel: Kernel) -> None:
+    logs = """
+        import logging, sys
+        logger = logging.getLogger("app.part")
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        logger.addHandler(logging.StreamHandler(sys.stdout))
+        logger.addHandler(logging.FileHandler("app.log"))
+        logging.getLogger("noted").info("nobody gets this")
+        logging.getLogger("noted").addHandler(logging.StreamHandler(sys.stdout))
+        logger.info("once")"""
+    notebook = """
+        import gc, io, logging
+        noted, taken = logging.getLogger("noted"), io.StringIO()
+        noted.setLevel(logging.INFO)
+        noted.addHandler(logging.StreamHandler(taken))"""
+    kernel.run(f"open('logs.py', 'w').write({textwrap.dedent(logs)!r})")
+    kernel.run(textwrap.dedent(notebook))
+    for _ in range(2):
+        assert kernel.run("!python logs.py").text() == "once\n"
+    assert (
+        kernel.run("noted.info('noted'); len(open('app.log').readlines()), taken.getvalue()").result
+        == "(2, 'noted\\n')"
+    )
+    left = "[each for each in gc.get_objects() if isinstance(each, logging.FileHandler) and each.stream is not None]"
+    part = "logging.getLogger('app.part')"
+    assert kernel.run(f"{left}, {part}.handlers, {part}.level, {part}.propagate").result == "([], [], 0, True)"
+
+
+def test_a_program_has_decimals_as_they_are_at_first(kernel: Kernel) -> None:
+    kernel.run("import decimal\ndecimal.getcontext().prec = 6")
+    program = "from decimal import *; print(Decimal(1) / 3); getcontext().prec = 3"
+    assert kernel.run(f"!python -c '{program}'").text() == f"0.{'3' * 28}\n"
+    assert kernel.run("decimal.Decimal(1) / 3").result == "Decimal('0.333333')"
+
+
 def test_each_program_draws_its_own_numbers_and_the_notebook_its_next(kernel: Kernel) -> None:
     kernel.run("import random\nrandom.seed(1)\nexpected = random.random()\nrandom.seed(1)")
     drawn = {kernel.run("!python -c 'import random; print(random.random())'").text() for _ in range(2)}

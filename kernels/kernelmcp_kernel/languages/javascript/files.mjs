@@ -37,15 +37,18 @@ export class Files {
     );
   }
 
-  /** @param {string} name @param {Uint8Array} bytes @param {boolean} isMore */
-  write(name, bytes, isMore) {
+  /** @param {string} name @param {Uint8Array} bytes @param {string} flag as Node's */
+  write(name, bytes, flag) {
     this.#said("open", name, () => {
+      const flags = WRITING.get(flag.replace(/s?\+?$/, "")) ?? (flag === "r+" ? 0 : undefined);
+      if (flags === undefined) throw fault("EINVAL", `a file is not written with the flag ${flag.slice(0, 50)}`);
       const target = this.toChange(name);
       const before = fs.statSync(target.file, { throwIfNoEntry: false });
-      if (target.counted && !before) this.quota.reserve(0, 1);
-      withOpen(target.file, O_WRONLY | O_CREAT | (isMore ? O_APPEND : 0), (fd, found) => {
-        if (target.counted) this.quota.reserve(bytes.length - (isMore ? 0 : found.size), 0);
-        if (!isMore && found.size) fs.ftruncateSync(fd);
+      if (target.counted && !before && flags & O_CREAT) this.quota.reserve(0, 1);
+      withOpen(target.file, O_WRONLY | (flags & ~O_TRUNC), (fd, found) => {
+        const kept = flags & O_APPEND ? found.size : flags & O_TRUNC ? 0 : Math.max(0, found.size - bytes.length);
+        if (target.counted) this.quota.reserve(bytes.length + kept - found.size, 0);
+        if (flags & O_TRUNC && found.size) fs.ftruncateSync(fd);
         for (let done = 0; done < bytes.length; ) done += fs.writeSync(fd, bytes, done);
       });
       this.note(target);
@@ -100,7 +103,13 @@ const MAX_READ_BYTES = 32 * 1024 * 1024;
 // Of a listing, whose entries are Node's before they are the cell's.
 const MAX_LISTED = 200_000;
 const MAX_LISTED_CHARS = 16 * 1024 * 1024;
-const { O_APPEND, O_CREAT, O_NONBLOCK, O_RDONLY, O_WRONLY } = fs.constants;
+const { COPYFILE_EXCL, O_APPEND, O_CREAT, O_EXCL, O_NONBLOCK, O_RDONLY, O_TRUNC, O_WRONLY } = fs.constants;
+const WRITING = new Map([
+  ["w", O_CREAT | O_TRUNC],
+  ["wx", O_CREAT | O_EXCL],
+  ["a", O_CREAT | O_APPEND],
+  ["ax", O_CREAT | O_APPEND | O_EXCL],
+]);
 
 /** Open a file for `act`, and nothing else: a pipe, which another guest may put in its place at any time, would block.
  * @template T @param {string} file @param {number} flags @param {(fd: number, found: fs.Stats) => T} act @returns {T} */
@@ -137,25 +146,29 @@ function facts(found) {
   return { kind: kind(found), size: found.size, mode: found.mode, mtimeMs: found.mtimeMs };
 }
 
-/** @param {Files} files @param {string} folder @param {boolean} recursive @returns {any[]} Links are not followed. */
+/** @param {Files} files @param {string} folder @param {boolean} recursive @returns {any[]} in Node's order. Links are not followed. */
 function list(files, folder, recursive) {
   const top = files.find(folder);
   const pending = [{ file: top.file, name: top.name, below: "" }];
   const found = [];
   let chars = 0;
-  for (let next = pending.pop(); next; next = pending.pop()) {
-    const { file, name, below } = next;
+  for (const { file, name, below } of pending) {
+    const inside = [];
     const entries = fs.opendirSync(file);
     try {
       for (let each = entries.readSync(); each; each = entries.readSync()) {
         const path = below + each.name;
         chars += path.length + name.length;
-        if (found.length >= MAX_LISTED || chars > MAX_LISTED_CHARS) throw fault("E2BIG", "too many entries to be listed at once");
-        found.push({ name: each.name, path, kind: kind(each), parentPath: name });
-        if (recursive && each.isDirectory()) pending.push({ file: `${file}/${each.name}`, name: `${name}/${each.name}`, below: `${path}/` });
+        if (found.length + inside.length >= MAX_LISTED || chars > MAX_LISTED_CHARS) throw fault("E2BIG", "too many entries to be listed at once");
+        inside.push({ name: each.name, path, kind: kind(each), parentPath: name });
       }
     } finally {
       entries.closeSync();
+    }
+    for (const each of inside.sort((one, other) => (one.name < other.name ? -1 : 1))) {
+      found.push(each);
+      if (!recursive || each.kind !== "directory") continue;
+      pending.push({ file: `${file}/${each.name}`, name: `${name}/${each.name}`, below: `${each.path}/` });
     }
   }
   return found;
@@ -195,7 +208,7 @@ const OPERATIONS = {
     removing(files, to, (file) => fs.renameSync(source, file)); // over what is there
     files.note(files.find(to));
   },
-  copy: (files, from, to) => files.write(to, files.read(from), false),
+  copy: (files, from, to, mode) => files.write(to, files.read(from), mode & COPYFILE_EXCL ? "wx" : "w"),
   realpath: (files, name) => {
     const found = files.find(name);
     const real = fs.realpathSync.native(found.file);

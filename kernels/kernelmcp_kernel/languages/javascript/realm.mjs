@@ -118,7 +118,8 @@ export class Realm {
     const { context } = this;
     const world = context.newObject();
     const host = context.newObject();
-    for (const [name, service] of Object.entries(services)) context.setProp(host, name, this.#function(name, service));
+    const memory = { memorySize: () => this.engine.size, memoryUsed: () => this.#usedBytes() };
+    for (const [name, service] of Object.entries({ ...services, ...memory })) context.setProp(host, name, this.#function(name, service));
     context.setProp(host, "compile", this.#compiler());
     let last = context.undefined;
     for (const name of WORLD) {
@@ -128,6 +129,12 @@ export class Realm {
       make.dispose();
     }
     return last;
+  }
+
+  #usedBytes() {
+    const usage = this.runtime.computeMemoryUsage();
+    const used = usage.consume((all) => this.context.getProp(all, "memory_used_size"));
+    return used.consume((bytes) => this.context.getNumber(bytes));
   }
 
   /** A file of the session's as a function of `module`. */

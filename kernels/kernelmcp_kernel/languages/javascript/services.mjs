@@ -55,8 +55,8 @@ export function makeServices({ ask, files, send, write, fire, uncaught }) {
     file: (/** @type {string} */ name, /** @type {string} */ values) =>
       said(() => JSON.stringify({ value: files.call(name, parsed(values)) ?? null }), (error) => ({ error })),
     readFile: (/** @type {string} */ name) => said(() => files.read(name)),
-    writeFile: (/** @type {string} */ name, /** @type {Buffer} */ bytes, /** @type {boolean} */ isMore) =>
-      said(() => files.write(name, bytes, isMore)),
+    writeFile: (/** @type {string} */ name, /** @type {Buffer} */ bytes, /** @type {string} */ flag) =>
+      said(() => files.write(name, bytes, flag)),
     startTimer: (/** @type {number} */ delay, /** @type {boolean} */ again) => {
       if (timers.size >= MAX_TIMERS) throw new Error(`more than ${MAX_TIMERS} timers`);
       const number = ++timerCount;

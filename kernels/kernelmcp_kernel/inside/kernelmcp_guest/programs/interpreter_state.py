@@ -101,6 +101,7 @@ def _change(world: World, cwd: str, environment: dict[str, str] | None, undo: li
     undo.extend(_signal_handler(number) for number in _SIGNALS)
     undo.append(_modules())
     undo.append(_tasks())
+    undo.append(_matplotlib())
     undo.append(_figures())
     undo.append(_logging())
     undo.append(_random())
@@ -184,6 +185,26 @@ def _tasks() -> Callable[[], object]:
     return lambda: [task.cancel() for task in asyncio.all_tasks(loop) - before]
 
 
+def _matplotlib() -> Callable[[], object]:
+    """Its settings, and the backend: with another one, the notebook's figures would not be shown any more."""
+
+    def settings(name: str) -> dict[str, Any]:
+        found: Any = getattr(sys.modules.get("matplotlib"), name, None)
+        stock: Any = dict  # matplotlib's own [] would choose a backend
+        return dict(stock.items(found)) if isinstance(found, dict) else {}
+
+    before, backend = settings("rcParams"), {"backend": os.environ.get("MPLBACKEND"), "interactive": True}
+
+    def undo() -> None:
+        if after := settings("rcParams"):
+            kept = before or settings("rcParamsOrig") | backend
+            dict.update(sys.modules["matplotlib"].rcParams, kept)
+            if after["backend"] != kept["backend"] and (pyplot := sys.modules.get("matplotlib.pyplot")):
+                pyplot.switch_backend(kept["backend"])
+
+    return undo
+
+
 def _figures() -> Callable[[], object]:
     """Figures that it left open would be shown below the next cell."""
 
@@ -196,26 +217,48 @@ def _figures() -> Callable[[], object]:
 
 
 def _logging() -> Callable[[], object]:
-    root = getattr(sys.modules.get("logging"), "root", None)
-    if root is None:
-        return _forget_logging
-    handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
+    """Packages keep the loggers that they have: each stays the same one, and what is set in it is restored."""
+    kept = {each: (each.handlers[:], each.level, each.propagate, each.disabled) for each in _loggers()}
+    disabled = next((each.manager.disable for each in kept), 0)
     _forget_logging()
 
     def undo() -> None:
-        root.handlers[:] = handlers
-        root.setLevel(level)
-        root.manager.disable = disabled
+        before = {handler for handlers, *_ in kept.values() for handler in handlers}
+        for handler in {handler for each in _loggers() for handler in each.handlers} - before:
+            with suppress(Exception):
+                handler.close()
+        _forget_logging()
+        for logger, values in kept.items():
+            _set_logger(logger, *values)
+        for root in _loggers()[:1]:
+            root.setLevel(root.level)  # each logger keeps what it has made of all levels until one is set
+            root.manager.disable = disabled
 
     return undo
 
 
-def _forget_logging() -> None:
+def _loggers() -> list[Any]:
+    """The root is the first one."""
     root = getattr(sys.modules.get("logging"), "root", None)
-    if root is not None:
-        root.handlers[:] = []
+    return (
+        []
+        if root is None
+        else [root, *(each for each in root.manager.loggerDict.values() if hasattr(each, "handlers"))]
+    )
+
+
+def _forget_logging() -> None:
+    for logger in _loggers():
+        none = [each for each in logger.handlers if type(each).__name__ == "NullHandler"]  # a package's
+        _set_logger(logger, none, 0, propagate=True, disabled=False)
+    for root in _loggers()[:1]:
         root.setLevel("WARNING")
         root.manager.disable = 0
+
+
+def _set_logger(logger: Any, handlers: list[Any], level: int, propagate: bool, disabled: bool) -> None:
+    logger.handlers[:] = handlers
+    logger.level, logger.propagate, logger.disabled = level, propagate, disabled
 
 
 def _random() -> Callable[[], object]:

@@ -130,6 +130,8 @@ def run(
     with put_back(Streams(input_stream(stdin), stdout, stderr), folder, environment) as world:
         own = copy_context()
         own.run(_within.set, world)
+        if decimal := sys.modules.get("decimal"):  # its context, which the copy shares, can be changed
+            own.run(decimal.setcontext, decimal.DefaultContext)
         code = own.run(_guarded, program, stderr)
         return own.run(_guarded_exit, world.at_exit, stderr, code)
 

@@ -1,8 +1,9 @@
 // Node's Buffer: what files are read as, and bytes in their texts.
 (host, world) => {
   "use strict";
-  const { bytesOf, define } = world;
+  const { MAX_RANDOM_BYTES, bytesOf, define } = world;
 
+  const isAt = (buffer, wanted, at) => wanted.every((byte, number) => buffer[at + number] === byte);
   class Buffer extends Uint8Array {
     static from(data, encodingOrOffset, length) {
       if (typeof data === "string") return new Buffer(host.encode(data, (typeof encodingOrOffset === "string" && encodingOrOffset) || "utf-8"));
@@ -54,21 +55,30 @@
       for (let at = start; bytes.length && at < end; at += 1) this[at] = bytes[(at - start) % bytes.length];
       return this;
     }
-    write(text, at = 0) {
-      const bytes = Buffer.from(text).subarray(0, this.length - at);
+    write(text, ...given) {
+      const encoding = typeof given.at(-1) === "string" ? given.pop() : "utf-8";
+      const [at = 0, length = Infinity] = given;
+      const bytes = Buffer.from(text, encoding).subarray(0, Math.min(length, this.length - at));
       this.set(bytes, at);
       return bytes.length;
     }
-    indexOf(value, from = 0) {
+    indexOf(value, from = 0, encoding) {
+      if (typeof from === "string") return this.indexOf(value, 0, from);
       if (typeof value === "number") return super.indexOf(value, from);
-      const wanted = typeof value === "string" ? Buffer.from(value) : value;
-      for (let at = from; at + wanted.length <= this.length; at += 1) {
-        if (wanted.every((byte, number) => this[at + number] === byte)) return at;
-      }
+      const wanted = typeof value === "string" ? Buffer.from(value, encoding) : value;
+      for (let at = from; at + wanted.length <= this.length; at += 1) if (isAt(this, wanted, at)) return at;
       return -1;
     }
-    includes(value, from) {
-      return this.indexOf(value, from) >= 0;
+    lastIndexOf(value, from = this.length, encoding) {
+      if (typeof from === "string") return this.lastIndexOf(value, this.length, from);
+      if (typeof value === "number") return super.lastIndexOf(value, from);
+      const wanted = typeof value === "string" ? Buffer.from(value, encoding) : value;
+      const last = from < 0 ? from + this.length : from;
+      for (let at = Math.min(last, this.length - wanted.length); at >= 0; at -= 1) if (isAt(this, wanted, at)) return at;
+      return -1;
+    }
+    includes(value, from, encoding) {
+      return this.indexOf(value, from, encoding) >= 0;
     }
   }
   for (const [name, get, size] of [["UInt8", "Uint8", 1], ["Int8", "Int8", 1], ["UInt16", "Uint16", 2], ["Int16", "Int16", 2],
@@ -106,7 +116,11 @@
   }
   Object.assign(crypto, {
     createHash: (algorithm) => new Hash(algorithm),
-    randomBytes: (size) => crypto.getRandomValues(Buffer.alloc(size)),
+    randomBytes: (size) => {
+      const bytes = Buffer.alloc(size);
+      for (let at = 0; at < size; at += MAX_RANDOM_BYTES) crypto.getRandomValues(bytes.subarray(at, at + MAX_RANDOM_BYTES));
+      return bytes;
+    },
     randomInt: (least, end) => {
       const [from, to] = end === undefined ? [0, least] : [least, end];
       return from + (crypto.getRandomValues(new Uint32Array(1))[0] % (to - from));

@@ -2,6 +2,7 @@
 (host, world) => {
   "use strict";
   const { define } = world;
+  const MAX_RANDOM_BYTES = 65_536; // as the standard says
 
   const bytesOf = (data) => {
     if (data instanceof ArrayBuffer) return data;
@@ -42,6 +43,10 @@
   define("atob", (text) => host.atob(String(text)));
   define("crypto", {
     getRandomValues: (array) => {
+      if (array.byteLength > MAX_RANDOM_BYTES) {
+        const message = `The requested length exceeds ${MAX_RANDOM_BYTES} bytes`;
+        throw Object.assign(new Error(message), { name: "QuotaExceededError" });
+      }
       new Uint8Array(array.buffer, array.byteOffset, array.byteLength).set(new Uint8Array(host.random(array.byteLength)));
       return array;
     },
@@ -67,5 +72,5 @@
     };
     return clone(value);
   });
-  world.bytesOf = bytesOf;
+  Object.assign(world, { MAX_RANDOM_BYTES, bytesOf });
 };

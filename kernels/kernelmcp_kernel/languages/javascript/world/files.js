@@ -14,9 +14,9 @@
     const { message, ...rest } = JSON.parse(answer);
     throw Object.assign(new Error(message), rest);
   };
-  const write = (path, data, options, isMore) => {
+  const write = (path, data, options, flag) => {
     const bytes = typeof data === "string" ? host.encode(data, encodingOf(options) ?? "utf-8") : bytesOf(data);
-    checked(host.writeFile(String(path), bytes, isMore || options?.flag === "a"));
+    checked(host.writeFile(String(path), bytes, String(options?.flag ?? flag)));
   };
   class Stats {
     constructor(found) {
@@ -41,8 +41,8 @@
       const encoding = encodingOf(options);
       return encoding ? host.decode(bytes, encoding) : Buffer.from(bytes);
     },
-    writeFileSync: (path, data, options) => write(path, data, options, false),
-    appendFileSync: (path, data, options) => write(path, data, options, true),
+    writeFileSync: (path, data, options) => write(path, data, options, "w"),
+    appendFileSync: (path, data, options) => write(path, data, options, "a"),
     readdirSync: (path = ".", options = {}) => {
       const found = ask("readdir", String(path), options.recursive === true);
       return options.withFileTypes ? found.map(entry) : found.map((one) => one.path);
@@ -55,14 +55,16 @@
     rmdirSync: (path) => ask("rmdir", String(path)),
     unlinkSync: (path) => ask("unlink", String(path)),
     renameSync: (from, to) => ask("rename", String(from), String(to)),
-    copyFileSync: (from, to) => ask("copy", String(from), String(to)),
+    copyFileSync: (from, to, mode = 0) => ask("copy", String(from), String(to), Number(mode)),
     realpathSync: (path) => ask("realpath", String(path)),
   };
   const promises = Object.fromEntries(
     Object.entries(sync).map(([name, call]) => [name.slice(0, -"Sync".length), async (...values) => call(...values)]),
   );
   promises.access = async (path) => void ask("stat", String(path));
-  const fs = { ...sync, promises };
+  const constants = { COPYFILE_EXCL: 1 };
+  promises.constants = constants;
+  const fs = { ...sync, constants, promises };
 
   const path = { sep: "/", delimiter: ":" };
   for (const name of ["basename", "dirname", "extname", "isAbsolute", "join", "normalize", "relative", "resolve"]) {

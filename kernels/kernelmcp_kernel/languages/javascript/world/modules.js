@@ -63,8 +63,12 @@
     equal: (one, other, message) => assert(isEqual(one, other), message ?? `${inspect(one)} == ${inspect(other)}`),
     strictEqual: (one, other, message) => assert(Object.is(one, other), message ?? `${inspect(one)} === ${inspect(other)}`),
     notStrictEqual: (one, other, message) => assert(!Object.is(one, other), message ?? `${inspect(one)} !== ${inspect(other)}`),
+    notEqual: (one, other, message) => assert(!isEqual(one, other), message ?? `${inspect(one)} != ${inspect(other)}`),
     deepEqual: (one, other, message) => assert(same(one, other, false), message ?? `${inspect(one)} deepEqual ${inspect(other)}`),
     deepStrictEqual: (one, other, message) => assert(same(one, other, true), message ?? `${inspect(one)} deepStrictEqual ${inspect(other)}`),
+    notDeepEqual: (one, other, message) => assert(!same(one, other, false), message ?? `${inspect(one)} notDeepEqual ${inspect(other)}`),
+    notDeepStrictEqual: (one, other, message) =>
+      assert(!same(one, other, true), message ?? `${inspect(one)} notDeepStrictEqual ${inspect(other)}`),
     throws: (call, ...given) => {
       const [expected, message] = typeof given[0] === "string" ? [undefined, ...given] : given;
       try {
@@ -76,6 +80,9 @@
       assert(false, message ?? "Missing expected exception");
     },
   });
+  const { strictEqual: equal, notStrictEqual: notEqual, deepStrictEqual: deepEqual, notDeepStrictEqual: notDeepEqual } = assert;
+  const strict = Object.assign((...values) => assert(...values), assert, { equal, notEqual, deepEqual, notDeepEqual });
+  assert.strict = strict.strict = strict;
   const modules = {
     __proto__: null,
     fs,
@@ -84,7 +91,7 @@
     "path/posix": path,
     util: { inspect, format },
     assert,
-    "assert/strict": assert,
+    "assert/strict": strict,
     process: undefined,
     timers: { setTimeout, setInterval, setImmediate, clearTimeout, clearInterval, clearImmediate },
     "timers/promises": { setTimeout: (delay, value) => new Promise((done) => setTimeout(done, delay, value)) },
@@ -216,7 +223,7 @@
       { bigint: () => BigInt(Math.round(host.now() * 1e6)) },
     ),
     uptime: () => host.now() / 1000,
-    memoryUsage: () => ({ rss: 0, heapTotal: 0, heapUsed: 0 }),
+    memoryUsage: () => ({ rss: host.memorySize(), heapTotal: host.memorySize(), heapUsed: host.memoryUsed() }),
     stdout: { write: (text) => (host.write("stdout", String(text)), true), isTTY: false },
     stderr: { write: (text) => (host.write("stderr", String(text)), true), isTTY: false },
     on: () => process,
