@@ -115,7 +115,7 @@ def _records(settings: Settings, principal: str) -> Iterator[Record]:
             yield from StoredSessions(home).records(Caller(principal, lambda: None))
     except OSError as exc:
         raise StorageFailed(
-            f"{exc.filename} cannot be read: {exc.strerror}", "Run it as the user of the server."
+            f"{exc.filename or home.sessions} cannot be read: {exc.strerror}", "Run it as a user who may read it."
         ) from exc
 
 

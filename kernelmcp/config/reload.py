@@ -66,7 +66,7 @@ def _folders(places: tuple[Place, ...]) -> set[Path]:
     """The directories of the files, and of those that links lead to. A replaced file (an editor's save, a mounted
     secret) is another file, so the files themselves are not watched."""
     named = (path for place in places for path in (place.path, Path(os.path.realpath(place.path))))
-    return {path.parent for path in named if path.parent.is_dir()}
+    return {path.parent for path in named if os.path.isdir(path.parent)}
 
 
 async def _set_at_the_end(stop: anyio.Event) -> None:

@@ -49,9 +49,9 @@ class IopubListener(Protocol):
     def hear_late(self, execution_id: str, kind: str, content: dict[str, Any]) -> None:
         """An execution has put something out after its end."""
 
-    def hear_other_use(self, *, begins: bool, is_cell: bool) -> None:
+    def hear_other_use(self, request: dict[str, Any], *, begins: bool, is_cell: bool) -> None:
         """Another client of the kernel has code run in it: a cell, or what a widget's message calls. Comes when that
-        `begins`, and when it has ended."""
+        `begins`, and when it has ended; `request` is the header of its request."""
 
     def hear_other(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
         """Another client of the kernel executes something; `request` is the header of its request."""
@@ -274,7 +274,8 @@ class Connection:
         elif self.listener is not None and (asked := message["parent_header"].get("msg_type")) in RUNNING:
             is_cell = asked == "execute_request"
             if kind == "status":
-                self.listener.hear_other_use(begins=content.get("execution_state") == "busy", is_cell=is_cell)
+                begins, header = content.get("execution_state") == "busy", message["parent_header"]
+                self.listener.hear_other_use(header, begins=begins, is_cell=is_cell)
             if is_cell:
                 if kind == "execute_input":
                     self._other_values = 0

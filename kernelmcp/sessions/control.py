@@ -147,10 +147,8 @@ async def _prepare(session: Session, kernel: Kernel) -> None:
     """Bring the session's tools and packages into a fresh kernel. The queue does so before a cell of the model, and
     never sees a person's."""
     await session.before_cell(kernel)
-    async with session.queue.turn:
-        binding = session.queue.binding
-        if binding.kernel is kernel and await binding.restore_packages(kernel):
-            binding.packages_missing = True  # the model's next cell tries again, and says why
+    if await session.queue.binding.restore_packages(kernel):
+        session.queue.binding.packages_missing = True  # the model's next cell tries again, and says why
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

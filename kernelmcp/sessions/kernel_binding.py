@@ -3,6 +3,7 @@
 What that means for its variables is decided in `hibernation/session_variables.py`. Must not know executions or MCP.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -93,6 +94,7 @@ class KernelBinding:
         """The name of the checkpoint that the kernel began with, if the session went back to it."""
         self.packages_missing = False
         """The kernel is fresh: the session's packages are not installed in it yet."""
+        self._restoring = asyncio.Lock()
 
     @property
     def kernel(self) -> Kernel | None:
@@ -354,8 +356,9 @@ class KernelBinding:
     async def restore_packages(self, kernel: Kernel) -> str | None:
         """Reinstall the session's packages in a fresh kernel, before a cell. Returns a warning for the cell's stderr if
         that failed."""
-        missing, self.packages_missing = self.packages_missing, False
-        return await restore(kernel, self._record.packages) if missing and self._record.packages else None
+        async with self._restoring:
+            missing, self.packages_missing = self.packages_missing, False
+            return await restore(kernel, self._record.packages) if missing and self._record.packages else None
 
     def note_packages(self, content: dict[str, Any]) -> None:
         """Remember the installed packages if this output of a cell reports any."""

@@ -55,20 +55,11 @@ class PersonsCells:
         self._waiters: list[asyncio.Future[None]] = []
         """Resolved when another cell has begun."""
         self._ended_since = 0
-        self.uses = 0
-        """Number of things that the kernel runs for other clients: cells, and what their widgets call."""
         self.has_asked = False
         """The cell that runs has asked for a checkpoint, or to go back to one: it runs nothing in the guest."""
         self.idle = asyncio.Event()
-        """Set while no person's cell runs."""
+        """Set while no person's cell runs, and nothing that a widget calls."""
         self.idle.set()
-
-    @property
-    def are_busy(self) -> bool:
-        return self.uses > 0 or not self.idle.is_set()
-
-    def note_use(self, *, begins: bool) -> None:
-        self.uses = max(0, self.uses + (1 if begins else -1))
 
     def hear(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
         """Handle an iopub message of a request that another client sent (`kernel.connection.IopubListener`)."""
@@ -78,11 +69,7 @@ class PersonsCells:
         execution = self._requests.get(msg_id)
         if kind == "status":
             self.has_asked = False
-            if content.get("execution_state") == "idle":
-                self._ended(msg_id)
-            elif len(self._requests) < MAX_RUNNING:
-                self._requests.setdefault(msg_id, None)
-                self.idle.clear()
+            self.note_use(request, begins=content.get("execution_state") != "idle")
         elif kind == "execute_input" and msg_id in self._requests and execution is None:
             client = clean(str(request.get("session", "")))[:MAX_CLIENT_CHARS]
             self._requests[msg_id] = self._begin(content, msg_id, client)
@@ -95,6 +82,17 @@ class PersonsCells:
             if kind == "display_data":
                 self._binding.note_packages(content)
             execution.hear(kind, content)
+
+    def note_use(self, request: dict[str, Any], *, begins: bool) -> None:
+        """Note that the kernel works on a request of another client, or no longer does."""
+        msg_id = request.get("msg_id")
+        if not isinstance(msg_id, str):
+            return
+        if not begins:
+            self._ended(msg_id)
+        elif len(self._requests) < MAX_RUNNING:
+            self._requests.setdefault(msg_id, None)
+            self.idle.clear()
 
     def _lost(self, language: object) -> None:
         named = clean(language)[:MAX_LANGUAGE_CHARS] if isinstance(language, str) else None

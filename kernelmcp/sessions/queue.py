@@ -144,8 +144,9 @@ class ExecutionQueue:
     def hear_other(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
         self.persons.hear(request, kind, content)
 
-    def hear_other_use(self, *, begins: bool, is_cell: bool) -> None:
-        self.persons.note_use(begins=begins)
+    def hear_other_use(self, request: dict[str, Any], *, begins: bool, is_cell: bool) -> None:
+        if not is_cell:  # of which `hear_other` tells, too
+            self.persons.note_use(request, begins=begins)
         self._has_waited |= begins
         if begins or not (is_cell and self.persons.has_asked):
             self.binding.variables.note_used(begins=begins)
@@ -164,7 +165,6 @@ class ExecutionQueue:
             await self.persons.idle.wait()
 
     def kernel_changed(self) -> None:
-        self.persons.uses = 0
         if self.binding.kernel is None:
             self.persons.kernel_ended()
         self._owner.kernel_changed()
@@ -372,7 +372,7 @@ class ExecutionQueue:
                     self.binding.note_packages(content)
                 execution.hear(kind, content)
 
-        self._has_waited = self.persons.are_busy
+        self._has_waited = not self.persons.idle.is_set()
         return await kernel.execute(
             execution.code,
             on_output,
@@ -410,7 +410,7 @@ class ExecutionQueue:
 
     def _waits_in_kernel(self, execution: Execution) -> bool:
         """True if it was sent while the kernel still runs something of another client."""
-        return not execution.interruptible and self.persons.are_busy
+        return not execution.interruptible and not self.persons.idle.is_set()
 
     def _interrupt(self, execution: Execution, kernel: Kernel) -> None:
         """Interrupt the cell, then end its guest, then kill the whole kernel.

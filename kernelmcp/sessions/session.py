@@ -225,9 +225,8 @@ class Session:
         if execution.started is None:
             self.log.cancelled(execution.id, as_task=execution.cancelled_as_task)
             current = self.queue.current
-            if (
-                current is None or not current.done.is_set()
-            ):  # otherwise that one's end is about to be written, and trims
+            # Otherwise the current one's end is about to be written, and trims.
+            if current in (None, execution) or not current.done.is_set():
                 self.executions.trim()
             self._saver.save_soon()
 

@@ -9,6 +9,7 @@ import pytest
 
 from kernelmcp_kernel.languages.python import image as module
 from kernelmcp_kernel.languages.python.image import BootImage, keep_plain_image, own_image, plain_image, still_there
+from kernelmcp_kernel.languages.python.language import Python
 from kernelmcp_kernel.runtime.build_identity import BuildError
 from kernelmcp_kernel.runtime.places import PACKAGE
 from kernelmcp_kernel.settings import settings
@@ -59,3 +60,6 @@ def test_one_that_is_gone_for_a_moment_counts_as_replaced(
 
     monkeypatch.setattr(module, "build_id", build_id)
     assert still_there(installed).package != PACKAGE
+    assert own_image() == still_there(installed)
+    assert Python().use_image(installed.build_id) is None
+    assert keep_plain_image(installed.build_id), "it is kept"

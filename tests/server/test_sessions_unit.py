@@ -9,7 +9,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -28,12 +28,15 @@ from kernelmcp.kernel.pool import Pool
 from kernelmcp.kernel.process import PAST_REQUEST
 from kernelmcp.mcp_server.assemble import open_server, release_sessions
 from kernelmcp.mcp_server.results.execution_result import to_result
+from kernelmcp.mcp_server.results.notes import notes
+from kernelmcp.mcp_server.results.view import View
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.notebook.code_cells import CodeCell
 from kernelmcp.sessions import default_session
 from kernelmcp.sessions.hibernation import automatic
 from kernelmcp.sessions.hibernation.state_files import names_of
 from kernelmcp.sessions.installed_packages import Package
+from kernelmcp.sessions.persons_cells import PERSON_RUNS
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.replay import Replay
 from kernelmcp.sessions.session import Session
@@ -550,33 +553,62 @@ class Gate:
 
 def person(session: Session, number: int, state: str, kind: str = "status") -> None:
     """A cell of a person, as the connection tells of it."""
-    if kind == "status":
-        session.queue.hear_other_use(begins=state == "busy", is_cell=True)
     header = {"msg_id": f"P{number:020d}", "session": "x"}
+    if kind == "status":
+        session.queue.hear_other_use(header, begins=state == "busy", is_cell=True)
     session.queue.hear_other(header, kind, {"execution_state": state, "code": "p", "execution_count": number})
 
 
-@pytest.mark.parametrize("end", ["interrupted", "timeout"])
-async def test_a_cell_behind_a_widgets_callback_ends_no_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Literal["interrupted", "timeout"]
+CALLBACK = {"msg_id": "C" * 20, "session": "x"}
+
+
+async def test_a_cell_waits_for_what_a_widget_calls_and_can_be_cancelled(one: Opened) -> None:
+    _, _, session = one
+    await session.submit("1").done.wait()
+    session.queue.hear_other_use(CALLBACK, begins=True, is_cell=False)
+    cancelled, waiting = session.submit("2"), session.submit("3")
+    await settled()
+    assert PERSON_RUNS in " ".join(notes(View(waiting)))
+    assert session.queue.interrupt(cancelled)
+    await cancelled.done.wait()
+    assert (cancelled.status, waiting.started, session.is_idle) == ("interrupted", None, False)
+    session.queue.hear_other_use(CALLBACK, begins=False, is_cell=False)
+    session.queue.hear_other_use(CALLBACK, begins=False, is_cell=False)  # of a message that was handled beside it
+    await waiting.done.wait()
+    assert cast("FakeKernel", session.kernel).cells == ["1", "3"]
+
+
+async def test_a_cell_that_a_widgets_callback_overtook_ends_no_kernel(
+    one: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_of(tmp_path, kernels={"interrupt_grace_seconds": 0.01})
-    async with asyncio.timeout(20), opened(settings) as (registry, _):
+    _, _, session = one
+    await session.submit("1").done.wait()
+    gate = Gate(session, monkeypatch)
+    waiting = session.submit(LONG, 60.0)
+    await until(lambda: waiting.timers.limit is not None)
+    await settled()
+    session.queue.hear_other_use(CALLBACK, begins=True, is_cell=False)
+    assert not session.queue.interrupt(waiting, "timeout"), "its time has not begun"
+    assert waiting.timers.kill is None
+    session.queue.hear_other_use(CALLBACK, begins=False, is_cell=False)
+    gate.is_open.set()
+    await until(lambda: waiting.interruptible)
+    await settled()
+    assert session.queue.interrupt(waiting, "timeout")
+    await waiting.done.wait()
+    assert (waiting.status, waiting.state_lost, gate.kernel.lives) == ("timeout", False, True)
+
+
+async def test_what_no_kernel_could_start_is_not_kept_for_ever(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, sessions={"hibernate": False, "automatic_checkpoints": 0, "kept_executions": 3})
+    async with opened(settings) as (registry, pool):
         session, _ = await registry.find_or_create(CALLER, "s")
         await session.submit("1").done.wait()
-        gate = Gate(session, monkeypatch)
-        session.queue.hear_other_use(begins=True, is_cell=False)
-        waiting = session.submit(LONG if end == "timeout" else "2", 60.0)
-        await until(lambda: waiting.started is not None)
-        assert session.queue.interrupt(waiting, end) == (end == "interrupted"), "its time has not begun"
-        assert waiting.timers.kill is None
-        gate.is_open.set()
-        session.queue.hear_other_use(begins=False, is_cell=False)
-        if end == "timeout":
-            await until(lambda: waiting.interruptible)
-            assert session.queue.interrupt(waiting, end)
-        await waiting.done.wait()
-        assert (waiting.state_lost, gate.kernel.lives) == (False, True)
+        await session.stop()
+        pool.is_full = True
+        for _ in range(6):
+            await session.submit("2").done.wait()
+        assert len(list(session.executions)) <= 4, "three, and the newest that ran"
 
 
 async def test_a_cell_that_a_persons_cell_overtook_has_all_of_its_time(

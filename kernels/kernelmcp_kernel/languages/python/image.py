@@ -64,7 +64,10 @@ class BootImage:
 
 def plain_image() -> BootImage:
     """The image without packages. It may be stale, damaged or missing: then use `rebuild_image`."""
-    wanted = build_id(PACKAGE)
+    return _plain_of(build_id(PACKAGE))
+
+
+def _plain_of(wanted: str) -> BootImage:
     own = _own_image(wanted)
     return _plain(own if own.exists() else RUNTIME / "boot.img", wanted)
 
@@ -99,19 +102,30 @@ def kept_image(identity: str) -> BootImage | None:
 def keep_plain_image(identity: str) -> bool:
     """Keep the installation for later ones. Returns False if it is of another build: it was replaced while this kernel
     ran. Raises OSError, BuildError, ValueError, KeyError."""
-    image = plain_image()
-    if image.build_id != identity:
+    if _installed() != identity:
         return kept_image(identity) is not None
+    image = _plain_of(identity)
     parts = {f"_runtime/{name}": RUNTIME / name for name in ("pyodide", "site", "vega")}
     made = {f"_runtime/boot{file.suffix}": file for file in image.files}
     every = {"host": HOST, **parts, **made}
     return kept_builds.keep(_LANGUAGE, identity, _abi(), every, lambda: build_id(PACKAGE) == identity)
 
 
+def image_of(identity: str) -> BootImage | None:
+    """The image without packages of a build: the installation's, or of one that is kept."""
+    return _plain_of(identity) if identity == _installed() else kept_image(identity)
+
+
 def own_image() -> BootImage:
     """The image without packages that fits this process."""
-    plain = plain_image()
-    return plain if plain.build_id == own_build() else kept_image(own_build()) or plain
+    if (installed := _installed()) and installed == own_build():
+        return _plain_of(installed)
+    return kept_image(own_build()) or plain_image()
+
+
+def is_current() -> bool:
+    """False if the installation was replaced since this process found it, or is just being replaced."""
+    return _installed() == own_build()
 
 
 def still_there(image: BootImage) -> BootImage:

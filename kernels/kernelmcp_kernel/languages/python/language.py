@@ -14,8 +14,9 @@ from kernelmcp_kernel.languages.interface import ANOTHER_BUILD, Language, file_o
 from kernelmcp_kernel.languages.python import companions
 from kernelmcp_kernel.languages.python.image import (
     BootImage,
+    image_of,
+    is_current,
     keep_plain_image,
-    kept_image,
     own_image,
     plain_image,
     prepared_image,
@@ -69,7 +70,7 @@ class Python(Language):
             prepare_meanwhile()
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
-        image = still_there(self._image or _first_image())
+        image = still_there(self._image) if self._image else _first_image()
         image = self._image = replace(image, version=version_of(image.path))
         self._own = self._own or image
         runtime = image.package / "_runtime"
@@ -105,7 +106,7 @@ class Python(Language):
         return self._image.packages if self._image else ()
 
     def suits(self, code: str) -> bool:
-        if self.packages or self._only_plain or (prepared := _usable()) is None:
+        if self.packages or self._only_plain or (prepared := _usable()) is None or not is_current():
             return True
         packages = settings().packages
         if not packages.preinstalled and not (packages.auto_install and prepared.is_wanted_by(code)):
@@ -121,8 +122,7 @@ class Python(Language):
         if image == self.image:
             return None
         identity, _, packages = image.partition("+")
-        installed = plain_image()
-        plain = installed if identity == installed.build_id else kept_image(identity)
+        plain = image_of(identity)
         if plain is None:
             return ANOTHER_BUILD
         if not packages:
@@ -160,7 +160,7 @@ def _build_of(image: BootImage) -> str:
 
 
 def _first_image() -> BootImage:
-    if settings().packages.preinstalled and (prepared := _usable()):
+    if settings().packages.preinstalled and (prepared := _usable()) and is_current():
         return prepared_image(prepared, plain_image())
     return own_image()
 
