@@ -67,6 +67,41 @@ def test_files_are_not_lost_by_what_is_done_with_themselves(guest: ShellGuest) -
     assert guest.apart(done, "/workspace").stdout == "a\nb\n2\n"
 
 
+def test_a_folder_of_the_session_is_removed_neither_itself_nor_in_part(guest: ShellGuest) -> None:
+    found = guest.apart('echo a > kept; rm -rf /workspace "$PWD" /tmp/.. /; find "" -delete; cat kept', "/workspace")
+    assert found.stdout == "a\n"
+    assert found.stderr.count("cannot remove '/workspace': Device or resource busy") == 2
+    assert "it is dangerous to operate recursively on '/'" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("rm -rI d", "rm: option -I not recognized here"),
+        ("echo | rm -ri d", "rm: cannot remove 'd': -i asks about files only here, not about directories"),
+        ("mv -i a b", "mv: nobody can answer: give the answers as input, or use -f or -n"),
+        ("mv --exchange a b", "mv: option --exchange not recognized here"),
+        ("cp -s a b", "cp: option -s not recognized here"),
+        ("[ -v nothing ]", "bash: [: -v: it knows no variables of the shell here: use [[ -v nothing ]]"),
+        (f"[ {'( ' * 60}a{' )' * 60} -o a ]".replace("(", "'('").replace(")", "')'"), "bash: [: too many parentheses"),
+        (f"[ {'! ' * 2000}a ]", "bash: [: too many arguments"),
+    ],
+)
+def test_what_commands_on_files_cannot_do_is_refused_with_a_sentence(guest: ShellGuest, code: str, said: str) -> None:
+    folder = guest.workspace / "refusing"
+    folder.mkdir(exist_ok=True)
+    for name in "ab":
+        (folder / name).write_text(name)
+    (folder / "d").mkdir(exist_ok=True)
+    found = guest.apart(code, "/workspace/refusing")
+    assert (found.exit_code, found.stderr.splitlines()[-1].partition("? ")[2] or found.stderr.strip()) == (
+        2 if code.startswith("[") else 1,
+        said,
+    )
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "b", "d"]
+    assert (folder / "b").read_text() == "b"
+
+
 def program(stdout: bytes = b"", stderr: bytes = b"", exit_code: int = 0) -> Content:
     encoded = {name: base64.b64encode(data).decode() for name, data in (("stdout", stdout), ("stderr", stderr))}
     return {"value": {"exit_code": exit_code, **encoded}}

@@ -48,6 +48,16 @@ gzip() {
   ((status == 125)) || return $status
   command gzip "$@"
 }
+find() {
+  local word
+  for word in "$@"; do
+    case $word in
+      '') echo "find: '': No such file or directory" >&2; return 1 ;;
+      [-\(!]*) break ;;
+    esac
+  done
+  command find "$@"
+}
 zcat() { gzip -dc "$@"; }
 gunzip() { gzip -d "$@"; }
 which() {
@@ -212,7 +222,10 @@ def _with_advice(stderr: str) -> str:
 
 def _as_builtin(command: Command) -> Callable[[BuiltinContext], BuiltinResult]:
     def run(context: BuiltinContext) -> BuiltinResult:
-        result = command(Call(context.name, context.argv, context.stdin, context.cwd, context.env))
+        def descriptor(path: str) -> bytes:
+            return context.fs.read_file(path)
+
+        result = command(Call(context.name, context.argv, context.stdin, context.cwd, context.env, descriptor))
         return BuiltinResult(result.stdout, result.stderr, result.exit_code)
 
     return run
