@@ -239,6 +239,14 @@ def test_curl_sends_what_it_is_told(guest: ShellGuest) -> None:
     assert (base64.b64decode(asked[1]["body"]), asked[1]["follow"]) == (b"a\nb\n", True)
 
 
+def test_curl_writes_each_url_to_its_own_file(guest: ShellGuest) -> None:
+    guest.answer_call = response
+    found = guest.apart(
+        "mkdir curled; cd curled; curl -o 1 http://x.org/a -O http://x.org/b http://x.org/c; tail -n 1 *", "/tmp"
+    )
+    assert found.stdout == ("GET http://x.org/c\n==> 1 <==\nGET http://x.org/a\n\n==> b <==\nGET http://x.org/b\n")
+
+
 def test_the_policy_decides() -> None:
     with running_kernel() as kernel:
         ran = kernel.run("%%bash\ncurl https://example.org/; echo $?; wget https://example.org/")

@@ -193,7 +193,7 @@ rm -rv src/lib | sort
 === rm asks
 touch x y z; printf 'y\nn\n' | rm -i x y; ls x y; yes | rm -i z; ls z; rm -if y; ls y
 === find below nothing
-find "" -name '*.txt' -delete; echo $?; find "$X" -type f; find -name 'a.txt'; find . \( -name 'a.txt' -o -name b.txt \) -print | sort; find src ! -name '*.py' -type d | sort; find -maxdepth 1 -name a.txt -newer nope 2>/dev/null; find . -name "" ; echo $?; X=; find $X -maxdepth 1 -name a.txt; ls | wc -l
+find "" -name '*.txt' -delete; echo $?; find "$X" -type f; find -L "$X" -name "*.txt" -delete; find -name 'a.txt'; find . \( -name 'a.txt' -o -name b.txt \) -print | sort; find src ! -name '*.py' -type d | sort; find -maxdepth 1 -name a.txt -newer nope 2>/dev/null; find . -name "" ; echo $?; X=; find $X -maxdepth 1 -name a.txt; ls | wc -l
 === tests of an empty name
 for o in -d -e -s -r -w -x -f -L -h; do [ $o "" ] && echo $o; test $o "" && echo $o; done; echo end
 === a folder that is missing

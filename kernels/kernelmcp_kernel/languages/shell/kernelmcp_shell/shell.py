@@ -53,6 +53,7 @@ find() {
   for word in "$@"; do
     case $word in
       '') echo "find: '': No such file or directory" >&2; return 1 ;;
+      -[HLP]) ;;
       [-\(!]*) break ;;
     esac
   done
