@@ -102,6 +102,38 @@ def test_what_commands_on_files_cannot_do_is_refused_with_a_sentence(guest: Shel
     assert (folder / "b").read_text() == "b"
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("echo '9^9^9' | bc", "bc: so large a power is not supported here: use python"),
+        ("echo '1.0001^99999999' | bc", "bc: so large a power is not supported here: use python"),
+        ("echo '9^3999 * 9^3999' | bc", "bc: a number of more than 4000 digits is not supported here: use python"),
+        ("printf '9%.0s' {1..4001} | bc", "bc: a number of more than 4000 digits is not supported here: use python"),
+        ("echo 'scale=5000; 1/3' | bc", "bc: scale of less than 0 or more than 1000 is not supported here: use python"),
+        ("printf '(%.0s' {1..2000} | bc", "bc: an expression of so many levels is not supported here: use python"),
+        ("echo 'e(10^9)' | bc -l", "bc: e() of this number is not supported here: use python"),
+        ("echo 'while (1) 1' | bc", "bc: 'while' is not supported here: use python"),
+        ("echo 'a[1]' | bc", "bc: '[' is not supported here: use python"),
+        ("yes 1+1111111 | bc", "bc: a program of more than 64 KiB is not supported here: use python"),
+        ("echo 1 | bc --nope", "bc: option --nope not recognized here"),
+        (
+            "expr $(printf '9%.0s' {1..900}) \\* $(printf '9%.0s' {1..900})",
+            "expr: a number of more than 1000 digits is not supported here: use python",
+        ),
+        ("expr aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab : '\\(a*\\)*c'", "expr: a repeated group with repetitions"),
+        ("expr $(printf 'a%.0s' {1..5000}) : '.*.*.*.*b'", "expr: so many repetitions for so long a text"),
+        ("expr a : $(printf 'a%.0s' {1..5000})", "expr: a pattern of more than 2000 characters"),
+        ("expr $(printf '( %.0s' {1..900})", "expr: so many parentheses are not supported here"),
+        ("expr $(printf 'length %.0s' {1..900})", "expr: so many functions are not supported here"),
+        ("expr a : '\\(a'", "expr: Unmatched ( or \\("),
+    ],
+)
+def test_calculations_without_a_bound_are_refused_with_a_sentence(guest: ShellGuest, code: str, said: str) -> None:
+    found = guest.apart(f"set -f; {code}; echo $?")
+    assert found.stdout[-2:] in ("1\n", "2\n", "3\n")
+    assert found.stderr.splitlines()[-1].startswith(said)
+
+
 def program(stdout: bytes = b"", stderr: bytes = b"", exit_code: int = 0) -> Content:
     encoded = {name: base64.b64encode(data).decode() for name, data in (("stdout", stdout), ("stderr", stderr))}
     return {"value": {"exit_code": exit_code, **encoded}}

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from kernelmcp_shell.archives.gunzip_command import make_gunzip
 from kernelmcp_shell.archives.tar_command import make_tar
 from kernelmcp_shell.archives.zip_commands import make_zip_commands
+from kernelmcp_shell.commands.bc_command import make_bc
 from kernelmcp_shell.commands.copy_commands import make_copy_commands
+from kernelmcp_shell.commands.expr_command import make_expr
 from kernelmcp_shell.commands.remove_command import make_rm
 from kernelmcp_shell.commands.test_command import make_test_commands
 from kernelmcp_shell.curl import make_curl
@@ -80,6 +82,8 @@ class RequestLoop:
             "wget": make_wget(self._ask, self._files),
             "kernelmcp-gunzip": make_gunzip(self._files),
             "kernelmcp-tar": make_tar(self._files),
+            **make_bc(self._files),
+            **make_expr(),
             "rm": make_rm(self._files),
             **make_copy_commands(self._files),
             **make_test_commands(self._files),
