@@ -134,6 +134,14 @@ def test_calculations_without_a_bound_are_refused_with_a_sentence(guest: ShellGu
     assert found.stderr.splitlines()[-1].startswith(said)
 
 
+def test_what_would_lose_all_output_is_refused_where_it_is_a_command(guest: ShellGuest) -> None:
+    for redirection in ("> >(tee log)", "&> >(tee log)", "2> >(cat >&2)", "> out 2> >(tee log) "):
+        guest.execute(f"echo first\nexec {redirection}\necho hello")
+        assert (guest.text(), "use { ...; } 2>&1 | tee FILE" in guest.text("stderr")) == ("", True)
+    found = guest.apart("exec 2>/dev/null; cat <<'E'; echo 'exec > >(a)' # exec > >(b)\nexec > >(c)\nE\necho done")
+    assert found.stdout == "exec > >(c)\nexec > >(a)\ndone\n"
+
+
 def program(stdout: bytes = b"", stderr: bytes = b"", exit_code: int = 0) -> Content:
     encoded = {name: base64.b64encode(data).decode() for name, data in (("stdout", stdout), ("stderr", stderr))}
     return {"value": {"exit_code": exit_code, **encoded}}

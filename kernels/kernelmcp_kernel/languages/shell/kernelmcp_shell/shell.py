@@ -80,6 +80,21 @@ _SUBSTITUTION = re.compile(r"\$\((?!\()|[<>]\(|`[^`]*`")
 # Places where bashkit runs commands that its analysis does not name, and a PATH by which any name may be a script.
 _NOT_ANALYZED = re.compile(r"@P\}|\bPS4\b|\(\([^)]*\$\(|(?<![$\w])(?<!\$\{)PATH\b|\bPATH:?=")
 
+# Within an arithmetic command, bashkit drops the quotes of a substitution, so that `(( $(echo "2 > 1" | bc) ))` writes a
+# file; and all output that follows `exec > >(tee log)` is lost. What is quoted, a comment or a here-document is text.
+_PLAIN = r"""[^()"'\\] | \\. | "(?:[^"\\]|\\.)*+" | '[^']*+'"""
+_INSIDE = rf"(?: {_PLAIN} | \((?: {_PLAIN} | \((?: {_PLAIN} | \((?: {_PLAIN} )*+\) )*+\) )*+\) )*+"
+_PIECES = re.compile(
+    rf"""\\. | '[^']*+' | "(?:[^"\\]|\\.)*+" | (?<!\S)\#[^\n]*+
+    | (?<!<)<<-?[ ]*(?P<quote>["']?)(?P<end>\w++)(?P=quote)[^\n]*\n(?:[^\n]*\n)*?(?:\t*(?P=end)(?=\n|\Z)|[^\n]*\Z)
+    | (?P<exec> (?<![\w-])exec[ \t][^\n;|()]{0, 200}+(?<=>)\( )
+    | \bfor\s*\(\( | \$\(\( | (?<!\()\(\((?P<inside>{_INSIDE})\)\)""",
+    re.VERBOSE | re.DOTALL,
+)
+_SUBSTITUTES_QUOTED = re.compile(r"""(?=.*(?:\$\(|`)).*["']""", re.DOTALL)
+_MOST_CHARS_TO_REWRITE = 64 * 1024
+_EXEC_REFUSED = "exec with >(...) would lose all output that follows: use { ...; } 2>&1 | tee FILE"
+
 # Programs of Python that are modules here, and two that no WebAssembly has. bashkit would name commands like `flock`.
 _OF_PYTHON = {
     **{name: f"pip install {name}, then python -m {name}" for name in ("black", "flake8", "mypy", "pylint")},
@@ -172,12 +187,16 @@ class Shell:
             if stderr:
                 write("stderr", _with_advice(stderr))
 
+        script = _quotes_kept(code)
+        if script is None:
+            write("stderr", f"bash: {_EXEC_REFUSED}\n")
+            return Outcome(EXIT_SYNTAX, b"", b"", _EXEC_REFUSED, interrupted=False, cut=False)
         with self._lock:
             self._running = True
             if self._is_interrupted():
                 self._bash.cancel()
         try:
-            found: Any = self._bash.execute_sync(code, on_output=on_output)
+            found: Any = self._bash.execute_sync(script, on_output=on_output)
         finally:
             with self._lock:
                 self._running = False
@@ -215,6 +234,21 @@ class Shell:
             aliases = set(self._bash.shell_state().aliases)
             self._redefined = not direct.KNOWN.isdisjoint((functions - _OURS) | aliases)
         return self._redefined
+
+
+def _quotes_kept(code: str) -> str | None:
+    """A script, with `[ $((...)) -ne 0 ]` in place of the `((...))` that would lose quotes. None: it is refused."""
+    if len(code) > _MOST_CHARS_TO_REWRITE or ("((" not in code and "exec" not in code):
+        return code
+    pieces: list[str] = []
+    at = 0
+    for found in _PIECES.finditer(code):
+        if found["exec"]:
+            return None
+        if found["inside"] and _SUBSTITUTES_QUOTED.match(found["inside"]):
+            pieces += [code[at : found.start()], f"[ $(({found['inside']})) -ne 0 ]"]
+            at = found.end()
+    return "".join([*pieces, code[at:]])
 
 
 def _with_advice(stderr: str) -> str:
