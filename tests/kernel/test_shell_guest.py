@@ -50,6 +50,11 @@ def test_sleep_is_one_command_whatever_the_shell_is_set_to(guest: ShellGuest, se
     assert found == Apart(0, f"0{separators}\n", "+ sleep 0.15\n+ set +x\n")
 
 
+def test_find_is_one_command_whatever_the_shell_is_set_to(guest: ShellGuest) -> None:
+    found = guest.apart("IFS=/; word=kept; set -xeu; find /tmp -maxdepth 0; set +x; echo $word", "/workspace")
+    assert found == Apart(0, "/tmp\nkept\n", "+ find /tmp -maxdepth 0\n+ set +x\n")
+
+
 def test_what_ends_a_command_apart_is_said_with_what_it_has_printed(guest: ShellGuest) -> None:
     found = guest.apart("echo first; f() { f; }; f")
     assert (found.exit_code, found.stdout) == (1, "first\n")

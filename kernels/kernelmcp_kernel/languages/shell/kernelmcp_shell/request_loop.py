@@ -16,6 +16,7 @@ from kernelmcp_shell.archives.zip_commands import make_zip_commands
 from kernelmcp_shell.commands.bc_command import make_bc
 from kernelmcp_shell.commands.copy_commands import make_copy_commands
 from kernelmcp_shell.commands.expr_command import make_expr
+from kernelmcp_shell.commands.realpath_command import make_realpath
 from kernelmcp_shell.commands.remove_command import make_rm
 from kernelmcp_shell.commands.test_command import make_test_commands
 from kernelmcp_shell.curl import make_curl
@@ -84,6 +85,7 @@ class RequestLoop:
             "kernelmcp-tar": make_tar(self._files),
             **make_bc(self._files),
             **make_expr(),
+            **make_realpath(self._files),
             "rm": make_rm(self._files),
             **make_copy_commands(self._files),
             **make_test_commands(self._files),

@@ -48,17 +48,17 @@ gzip() {
   ((status == 125)) || return $status
   command gzip "$@"
 }
-find() {
-  local word
+find() (
+  { set +x; } 2> /dev/null
   for word in "$@"; do
     case $word in
-      '') echo "find: '': No such file or directory" >&2; return 1 ;;
+      '') echo "find: '': No such file or directory" >&2; exit 1 ;;
       -[HLP]) ;;
       [-\(!]*) break ;;
     esac
   done
   command find "$@"
-}
+)
 zcat() { gzip -dc "$@"; }
 gunzip() { gzip -d "$@"; }
 which() {
@@ -80,14 +80,14 @@ _SUBSTITUTION = re.compile(r"\$\((?!\()|[<>]\(|`[^`]*`")
 # Places where bashkit runs commands that its analysis does not name, and a PATH by which any name may be a script.
 _NOT_ANALYZED = re.compile(r"@P\}|\bPS4\b|\(\([^)]*\$\(|(?<![$\w])(?<!\$\{)PATH\b|\bPATH:?=")
 
-# Within an arithmetic command, bashkit drops the quotes of a substitution, so that `(( $(echo "2 > 1" | bc) ))` writes a
-# file; and all output that follows `exec > >(tee log)` is lost. What is quoted, a comment or a here-document is text.
+# Of an arithmetic command, bashkit drops the quotes of a substitution, so that `(( $(echo "2 > 1" | bc) ))` writes a
+# file. After `exec > >(tee log)`, all output is lost. What is quoted, a comment or a here-document is only text.
 _PLAIN = r"""[^()"'\\] | \\. | "(?:[^"\\]|\\.)*+" | '[^']*+'"""
 _INSIDE = rf"(?: {_PLAIN} | \((?: {_PLAIN} | \((?: {_PLAIN} | \((?: {_PLAIN} )*+\) )*+\) )*+\) )*+"
 _PIECES = re.compile(
     rf"""\\. | '[^']*+' | "(?:[^"\\]|\\.)*+" | (?<!\S)\#[^\n]*+
     | (?<!<)<<-?[ ]*(?P<quote>["']?)(?P<end>\w++)(?P=quote)[^\n]*\n(?:[^\n]*\n)*?(?:\t*(?P=end)(?=\n|\Z)|[^\n]*\Z)
-    | (?P<exec> (?<![\w-])exec[ \t][^\n;|()]{0, 200}+(?<=>)\( )
+    | (?P<exec> (?<![\w-])exec[ \t][^\n;|()]{{0,200}}+(?<=>)\( )
     | \bfor\s*\(\( | \$\(\( | (?<!\()\(\((?P<inside>{_INSIDE})\)\)""",
     re.VERBOSE | re.DOTALL,
 )

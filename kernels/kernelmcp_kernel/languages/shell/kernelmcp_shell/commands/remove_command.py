@@ -68,12 +68,12 @@ class _Removal:
             if not name:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory")
             is_folder = self._files.stat(path, follow=name.endswith("/")).kind == FOLDER
-        except FileNotFoundError:
+            if not is_folder and name.endswith("/"):
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
+        except (FileNotFoundError, NotADirectoryError):
             if self._force:
                 return
             raise
-        if not is_folder and name.endswith("/"):
-            raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
         if is_folder and not self._recursive and "d" not in self._options:
             raise IsADirectoryError(errno.EISDIR, "Is a directory")
         if self._asks and not self._is_granted(name, is_folder):
