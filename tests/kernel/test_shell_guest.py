@@ -50,6 +50,11 @@ def test_sleep_is_one_command_whatever_the_shell_is_set_to(guest: ShellGuest, se
     assert found == Apart(0, f"0{separators}\n", "+ sleep 0.15\n+ set +x\n")
 
 
+def test_find_is_one_command_whatever_the_shell_is_set_to(guest: ShellGuest) -> None:
+    found = guest.apart("IFS=/; word=kept; set -xeu; find /tmp -maxdepth 0; set +x; echo $word", "/workspace")
+    assert found == Apart(0, "/tmp\nkept\n", "+ find /tmp -maxdepth 0\n+ set +x\n")
+
+
 def test_what_ends_a_command_apart_is_said_with_what_it_has_printed(guest: ShellGuest) -> None:
     found = guest.apart("echo first; f() { f; }; f")
     assert (found.exit_code, found.stdout) == (1, "first\n")
@@ -65,6 +70,81 @@ def test_files_are_not_lost_by_what_is_done_with_themselves(guest: ShellGuest) -
     done = "echo b > s; echo a >> s; cp s s; cp s ./s; mv s s; sort -o s s; cat s; tee s < s > /dev/null; cp nope s"
     done += "; wc -l < s"
     assert guest.apart(done, "/workspace").stdout == "a\nb\n2\n"
+
+
+def test_a_folder_of_the_session_is_removed_neither_itself_nor_in_part(guest: ShellGuest) -> None:
+    found = guest.apart('echo a > kept; rm -rf /workspace "$PWD" /tmp/.. /; find "" -delete; cat kept', "/workspace")
+    assert found.stdout == "a\n"
+    assert found.stderr.count("cannot remove '/workspace': Device or resource busy") == 2
+    assert "it is dangerous to operate recursively on '/'" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("rm -rI d", "rm: option -I not recognized here"),
+        ("echo | rm -ri d", "rm: cannot remove 'd': -i asks about files only here, not about directories"),
+        ("mv -i a b", "mv: nobody can answer: give the answers as input, or use -f or -n"),
+        ("mv --exchange a b", "mv: option --exchange not recognized here"),
+        ("cp -s a b", "cp: option -s not recognized here"),
+        ("[ -v nothing ]", "bash: [: -v: it knows no variables of the shell here: use [[ -v nothing ]]"),
+        (f"[ {'( ' * 60}a{' )' * 60} -o a ]".replace("(", "'('").replace(")", "')'"), "bash: [: too many parentheses"),
+        (f"[ {'! ' * 2000}a ]", "bash: [: too many arguments"),
+    ],
+)
+def test_what_commands_on_files_cannot_do_is_refused_with_a_sentence(guest: ShellGuest, code: str, said: str) -> None:
+    folder = guest.workspace / "refusing"
+    folder.mkdir(exist_ok=True)
+    for name in "ab":
+        (folder / name).write_text(name)
+    (folder / "d").mkdir(exist_ok=True)
+    found = guest.apart(code, "/workspace/refusing")
+    assert (found.exit_code, found.stderr.splitlines()[-1].partition("? ")[2] or found.stderr.strip()) == (
+        2 if code.startswith("[") else 1,
+        said,
+    )
+    assert sorted(path.name for path in folder.iterdir()) == ["a", "b", "d"]
+    assert (folder / "b").read_text() == "b"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("echo '9^9^9' | bc", "bc: so large a power is not supported here: use python"),
+        ("echo '1.0001^99999999' | bc", "bc: so large a power is not supported here: use python"),
+        ("echo '9^3999 * 9^3999' | bc", "bc: a number of more than 4000 digits is not supported here: use python"),
+        ("printf '9%.0s' {1..4001} | bc", "bc: a number of more than 4000 digits is not supported here: use python"),
+        ("echo 'scale=5000; 1/3' | bc", "bc: scale of less than 0 or more than 1000 is not supported here: use python"),
+        ("printf '(%.0s' {1..2000} | bc", "bc: an expression of so many levels is not supported here: use python"),
+        ("echo 'e(10^9)' | bc -l", "bc: e() of this number is not supported here: use python"),
+        ("echo 'while (1) 1' | bc", "bc: 'while' is not supported here: use python"),
+        ("echo 'a[1]' | bc", "bc: '[' is not supported here: use python"),
+        ("yes 1+1111111 | bc", "bc: a program of more than 64 KiB is not supported here: use python"),
+        ("echo 1 | bc --nope", "bc: option --nope not recognized here"),
+        (
+            "expr $(printf '9%.0s' {1..900}) \\* $(printf '9%.0s' {1..900})",
+            "expr: a number of more than 1000 digits is not supported here: use python",
+        ),
+        ("expr aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab : '\\(a*\\)*c'", "expr: a repeated group with repetitions"),
+        ("expr $(printf 'a%.0s' {1..5000}) : '.*.*.*.*b'", "expr: so many repetitions for so long a text"),
+        ("expr a : $(printf 'a%.0s' {1..5000})", "expr: a pattern of more than 2000 characters"),
+        ("expr $(printf '( %.0s' {1..900})", "expr: so many parentheses are not supported here"),
+        ("expr $(printf 'length %.0s' {1..900})", "expr: so many functions are not supported here"),
+        ("expr a : '\\(a'", "expr: Unmatched ( or \\("),
+    ],
+)
+def test_calculations_without_a_bound_are_refused_with_a_sentence(guest: ShellGuest, code: str, said: str) -> None:
+    found = guest.apart(f"set -f; {code}; echo $?")
+    assert found.stdout[-2:] in ("1\n", "2\n", "3\n")
+    assert found.stderr.splitlines()[-1].startswith(said)
+
+
+def test_what_would_lose_all_output_is_refused_where_it_is_a_command(guest: ShellGuest) -> None:
+    for redirection in ("> >(tee log)", "&> >(tee log)", "2> >(cat >&2)", "> out 2> >(tee log) "):
+        guest.execute(f"echo first\nexec {redirection}\necho hello")
+        assert (guest.text(), "use { ...; } 2>&1 | tee FILE" in guest.text("stderr")) == ("", True)
+    found = guest.apart("exec 2>/dev/null; cat <<'E'; echo 'exec > >(a)' # exec > >(b)\nexec > >(c)\nE\necho done")
+    assert found.stdout == "exec > >(c)\nexec > >(a)\ndone\n"
 
 
 def program(stdout: bytes = b"", stderr: bytes = b"", exit_code: int = 0) -> Content:
@@ -202,6 +282,14 @@ def test_curl_sends_what_it_is_told(guest: ShellGuest) -> None:
         "timeout": 5.0,
     }
     assert (base64.b64decode(asked[1]["body"]), asked[1]["follow"]) == (b"a\nb\n", True)
+
+
+def test_curl_writes_each_url_to_its_own_file(guest: ShellGuest) -> None:
+    guest.answer_call = response
+    found = guest.apart(
+        "mkdir curled; cd curled; curl -o 1 http://x.org/a -O http://x.org/b http://x.org/c; tail -n 1 *", "/tmp"
+    )
+    assert found.stdout == ("GET http://x.org/c\n==> 1 <==\nGET http://x.org/a\n\n==> b <==\nGET http://x.org/b\n")
 
 
 def test_the_policy_decides() -> None:

@@ -184,3 +184,43 @@ ls -l --time-style=+%Y a.txt | awk '{print NF, $7}'; ls -l --time-style=long-iso
 ls --ignore='*.txt' -I '*.csv'; ls -go a.txt | awk '{print NF}'; ls -nl a.txt | awk '{print NF}'; ls a.txt/; echo $?
 === ls of nothing
 mkdir e; ls -l e; ls e; ls -lR e logs | awk '{print NF, $NF}'; ls ""; echo $?
+=== rm of nothing and of dots
+rm -rf "" ; echo $?; rm "" 2>/dev/null; echo $?; rm -rf "$NOPE"; ls | wc -l; rm -rf . ; echo $?; rm -rf ./ ; rm -rf .. ; echo $?; rm -r src/. ; echo $?; rm -rf src/..; ls
+=== options of rm
+touch x y; rm -v x y; rm x; echo $?; rm -f x; echo $?; rm src; echo $?; mkdir e; rm -d e; echo $?; rm -d src; echo $?; rm -rf src nope logs; echo $?; ls; touch -- -f; rm -- -f; ls | wc -l; rm; echo $?; rm -f; echo $?; rm a.txt/; echo $?; rm -f a.txt/ a.txt/x; echo $?; rm -z a.txt; echo $?; rm a.txt nope b.txt; echo $?; ls
+=== rm says what it removes
+rm -rv src/lib | sort
+=== rm asks
+touch x y z; printf 'y\nn\n' | rm -i x y; ls x y; yes | rm -i z; ls z; rm -if y; ls y
+=== find below nothing
+find "" -name '*.txt' -delete; echo $?; find "$X" -type f; find -L "$X" -name "*.txt" -delete; find -name 'a.txt'; find . \( -name 'a.txt' -o -name b.txt \) -print | sort; find src ! -name '*.py' -type d | sort; find -maxdepth 1 -name a.txt -newer nope 2>/dev/null; find . -name "" ; echo $?; X=; find $X -maxdepth 1 -name a.txt; ls | wc -l
+=== tests of an empty name
+for o in -d -e -s -r -w -x -f -L -h; do [ $o "" ] && echo $o; test $o "" && echo $o; done; echo end
+=== a folder that is missing
+mv a.txt archive/; echo $?; ls a.txt; cp a.txt archive/; echo $?; cp b.txt a.txt/; echo $?; cp a.txt nope/x; echo $?; mv a.txt b.txt nope; echo $?; cp a.txt b.txt nope; echo $?
+=== options of mv
+echo 1 > p; echo 2 > q; mv -n p q; cat p q; mv -b p q; cat q q~; mkdir d e; echo x > f1; mv -t d f1 a.txt; ls d; mv -T d e; ls e; mv -v e g; mv -T words.txt g; echo $?; mv g g; echo $?; mkdir g/h; mv g g/h; echo $?; mv -q a b; echo $?; mv words.txt; echo $?; mv; echo $?; mv nope x; echo $?; mv "" x; echo $?; mv words.txt ""; echo $?
+=== mv of what is newer
+echo old > o; sleep 0.02; echo new > n; mv -u o n; cat o n; mv -u n o; cat o; ls n
+=== mv asks
+echo 1 > p; echo 2 > q; echo n | mv -i p q; cat q; echo y | mv -i p q; cat q
+=== mv of folders
+mkdir t; mv src logs t/; ls t; mkdir -p x/src/k; mv t/src x; echo $?; mv t/logs x/; find x t | sort; mv x/ y; ls y; mkdir -p f/a; mv a.txt f/a/; mv f/a/a.txt f/; ls f
+=== options of cp
+echo 1 > p; echo 2 > q; cp -n p q; cat q; mkdir d; cp -t d p q; ls d; cp -T p q; cat q; cp -T p d; echo $?; cp --parents src/lib/util.py d; find d | sort; cp src x; echo $?; cp -q a b; echo $?; cp; echo $?; cp a.txt; echo $?; cp a.txt a.txt; echo $?; cp "" x; echo $?; cp nope x; echo $?; cp -v p r; cp -u p q; echo $?; cp -p p s; cp -af src z; find z | sort; cp --no-such a b; echo $?
+=== cp of what is in a folder
+cp -r src/. dst; find dst | sort; cp -r src/. dst; find dst | sort; cp -r src/ dst2; cp -r src/ dst2; find dst2 | sort; mkdir h; cp -r src/* h; find h | sort; cp -R src/lib/.. k; find k | sort; cp -rT src dst; ls dst; cp -r src a.txt; echo $?; mkdir -p m/src; touch m/src/main.py; cp -r src m; find m | sort
+=== cp into itself
+cp -r src src; echo $?; find src | sort
+=== two files of one name
+mkdir a1 b1 o; echo 1 > a1/f; echo 2 > b1/f; cp a1/f b1/f o; echo $?; cat o/f; mv a1/f b1/f o; echo $?; cat o/f; ls b1
+=== cp of streams
+echo hi | cp /dev/stdin x; cat x; cp <(echo ho) y; cat y; cp /dev/null z; wc -c < z; cp a.txt /dev/null; echo $?
+=== cp says what it copies
+cp -rv src c | sort; cp -v a.txt c; cp a.txt b.txt c/; ls c; cp -i a.txt c/b.txt <<< n; cp -i a.txt c/b.txt <<< y; cmp a.txt c/b.txt
+=== everything that is tested
+t() { "$@"; echo -n "$? "; }; t [ ]; t [ x ]; t [ "" ]; t [ ! x ]; t [ ! "" ]; t [ -n "" ]; t [ -z "" ]; t [ a = a ]; t [ a == b ]; t [ a != b ]; t [ a \< b ]; t [ b \> a ]; t [ 1 -lt 2 ]; t [ 2 -ge 2 ]; t [ " 3 " -eq 3 ]; t [ -5 -lt +3 ]; t [ 1 -eq a ]; t [ "" -eq 0 ]; t [ -f a.txt -a -d src ]; t [ -f nope -o -d src ]; t [ ! -f nope -a ! -d nope ]; t [ \( -f nope -o -d src \) -a a = a ]; t [ ! a = b ]; t [ ! ! x ]; t [ -f ]; t [ = ]; t [ ! ]; t [ "(" ]; t [ "(" = "(" ]; t [ "!" = "!" ]; t [ -a ]; t [ a -a b ]; t [ a -o "" ]; t [ -e a.txt ]; t [ -x a.txt ]; t [ -x src ]; t [ -s a.txt ]; t [ a.txt -ef ./a.txt ]; t [ a.txt -nt nope ]; t [ nope -ot a.txt ]; t [ nope -nt a.txt ]; t [ a.txt -ot nope ]; t [ a b ]; t [ a b c ]; t [ a b c d ]; t [ -t 1 ]; t [ -c /dev/null ]; t [ -f /dev/null ]; t [ -e /dev/stdin ]; t [ -d a.txt/ ]; t [ -e a.txt/ ]; t [ -d src/ ]; t [ a.txt; t [ -p a.txt ]; t [ -L a.txt ]; t [ "(" x ")" ]; t [ "(" ! x ")" ]; t [ "(" a = a ")" ]; t [ a = a -a b = b -o c = d ]; t [ x -a ]; t [ -n x -a -z ]; t [ ! -n ]; t test x = x; t test ; t [ 9223372036854775808 -gt 1 ]; t [ -d "$HOME" ]; t [ -w a.txt ]; t [ -r a.txt ]; export EX=1; t [ -v EX ]; t [ a = ]; t [ = a ]; t [ -z = ]; t [ -n = a ]; t [ ! "" = a ];  t [ -e -a -f ]
+=== modes are kept
+chmod +x a.txt; cp a.txt x; [ -x x ] && echo x; mv x y; [ -x y ] && echo y; cp -r src s; cp ./a.txt ././k; ls k; cp src/main.py .; ls main.py; cp src/lib/util.py ../ 2>/dev/null; cp -- a.txt -x; ls -- -x; mv -- -x kk; ls kk
+=== realpath of more
+realpath --relative-to=src a.txt src/main.py; realpath --relative-to=. src/main.py; realpath --relative-to src/lib logs; realpath nope | xargs basename; echo $?; realpath -e nope 2>/dev/null; echo $?; realpath nope/x 2>/dev/null; echo $?; realpath -m nope/x | tail -c 8; realpath src/../a.txt | tail -c 6; realpath "" 2>/dev/null; echo $?; realpath a.txt b.txt | wc -l; realpath 2>/dev/null; echo $?

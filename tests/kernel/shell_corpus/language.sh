@@ -154,3 +154,19 @@ numfmt --to=iec 1048576; echo 1K | numfmt --from=iec
 expr 3 + 4; expr length hello; expr abc : 'a\(.\)c'
 === factor and sums
 factor 60; seq 100 | paste -sd+ | bc
+=== quotes in arithmetic
+x=7; if (( $(echo "$x > 5" | bc -l) )); then echo big; else echo small; fi; ls 5 2>/dev/null
+=== arithmetic in arithmetic
+(( $(echo "$((1+1)) > 1" | bc) && 1 )) && echo y; ls 1 2>/dev/null
+=== backquotes in arithmetic
+(( `echo "7 > 5" | bc` )) && echo bt; ls 5
+=== arithmetic in many places
+cat > s.sh <<'EOF'
+if (( $(echo "7 > 5" | bc) )); then echo y; fi
+EOF
+cat s.sh; echo '(( $(echo "7 > 5" | bc) ))' "(( \$(a \"b\") ))"; # (( $(echo "7 > 5") ))
+if ((
+  $(echo "7 > 5" | bc) )); then echo multi; fi
+! (( $(echo "7 > 5" | bc) )) || echo not; (( $(echo "7 < 5" | bc) )) || echo no
+f() { (( $(echo "$1 > 5" | bc -l) )); }; f 6 && echo f6; f 4 || echo f4
+(( n = $(echo "3 > 2" | bc) + 4, m = 2 )); echo $n $m; (( $(printf '%s' "$(echo "2")") == 2 )) && echo nested; ((n++)); ((n == 6)) && echo "$n"; ((echo sub); (echo "$(echo "b")")); cat <<< "x" ; (( $(cat <<< "1") )) && echo hs; ls

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """A command line. `stdin`: None if there is no input."""
+    """A command line. `stdin`: None if there is no input. `descriptor`: reads `/dev/stdin` or `/dev/fd/N`, which are
+    not the session's; raises OSError."""
 
     name: str
     argv: list[str]
     stdin: str | None
     cwd: str
     environment: dict[str, str]
+    descriptor: Callable[[str], bytes]
 
     def path(self, name: str) -> str:
         """Resolve a name to an absolute path."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from kernelmcp_shell.builtin_interface import CommandFailed, Result
@@ -27,7 +28,7 @@ _WITH_VALUE = set("oXHduAebmwxTF") | {
     "--json", "--data-raw", "--data-binary", "--data-urlencode", "--url", "--connect-timeout", "--retry",
     "--retry-delay", "--oauth2-bearer",
 }  # fmt: skip
-_FLAGS = set("LOfiIGsS")
+_FLAGS = set("LfiIGsS")
 _IGNORED = set("vg") | {"--compressed", "--connect-timeout", "--retry", "--retry-delay", "--no-progress-meter"}
 _REFUSED = {
     "k": "certificates are always checked",
@@ -44,8 +45,8 @@ def make_curl(ask: Ask, files: Files) -> Command:
         stdout = b""
         try:
             line.read()
-            for url in line.urls:
-                stdout += _transfer(line, with_scheme(url), call, ask, files)
+            for url, output in zip_longest(line.urls, line.outputs[: len(line.urls)], fillvalue="-"):
+                stdout += _transfer(line, with_scheme(url), output, call, ask, files)
         except CommandFailed as failed:
             is_said = "s" not in line.flags or "S" in line.flags
             return printed(call, stdout, f"curl: {failed}\n" if is_said else "", failed.exit_code)
@@ -65,7 +66,8 @@ class _Line:
         self.headers: Headers = []
         self.body: list[bytes] = []
         self.flags: set[str] = set()
-        self.output = ""
+        self.outputs: list[str] = []
+        """Files for the URLs, in their order. "": as the URL names it."""
         self.timeout: float | None = None
         self.write_out = ""
 
@@ -154,7 +156,8 @@ def _refused(option: str, why: str) -> CommandFailed:
 _HANDLERS: dict[str, Callable[[_Line, str], None]] = {
     "": lambda line, value: line.urls.append(value),
     "--url": lambda line, value: line.urls.append(value),
-    "o": lambda line, value: setattr(line, "output", value),
+    "o": lambda line, value: line.outputs.append(value or "-"),
+    "O": lambda line, value: line.outputs.append(""),
     "X": lambda line, value: setattr(line, "method", value),
     "w": lambda line, value: setattr(line, "write_out", value),
     "m": _Line.set_timeout,
@@ -190,7 +193,7 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
             yield "", word
 
 
-def _transfer(line: _Line, url: str, call: Call, ask: Ask, files: Files) -> bytes:
+def _transfer(line: _Line, url: str, output: str, call: Call, ask: Ask, files: Files) -> bytes:
     """Request one URL; return the output for stdout. Raises CommandFailed."""
     if line.body:
         line.default_headers(("Content-Type", "application/x-www-form-urlencoded"))
@@ -208,9 +211,9 @@ def _transfer(line: _Line, url: str, call: Call, ask: Ask, files: Files) -> byte
         raise CommandFailed(_HTTP_ERROR, f"({_HTTP_ERROR}) The requested URL returned error: {response.status}")
     text = (_head(response) if line.flags & {"i", "I"} else b"") + response.body
     after = _written_out(line.write_out, response).encode()
-    if "O" in line.flags and not line.output and not name_in(url):
+    target = output or name_in(url)
+    if not target:
         raise CommandFailed(WRITE, f"({WRITE}) Remote file name has no length")
-    target = line.output or (name_in(url) if "O" in line.flags else "-")
     if target == "-":
         return text + after
     save(files, call, target, text)

@@ -128,11 +128,11 @@ class Files:
                 self._quota.reserve(0, 1)
             return os.open(file, os.O_WRONLY | os.O_CREAT | _OPEN, 0o666)
 
-    def stat(self, path: str) -> Facts:
+    def stat(self, path: str, *, follow: bool = True) -> Facts:
         if path in self._devices or path in self._above:
             return _A_DEVICE if path in self._devices else _NO_FOLDER
         _, file = self._find(path)
-        return self._facts(os.stat(file), file)
+        return self._facts(os.stat(file, follow_symlinks=follow), file)
 
     def exists(self, path: str) -> bool:
         with contextlib.suppress(OSError):
@@ -166,13 +166,15 @@ class Files:
 
     def remove(self, path: str, *, recursive: bool) -> None:
         folder, file = self._to_change(path)
+        if file == folder.root:
+            raise OSError(errno.EBUSY, "Device or resource busy")
         found = os.lstat(file)
         if not stat.S_ISDIR(found.st_mode):
             os.unlink(file)
             if folder.counted:
                 self._quota.reserve(-found.st_size, -1)
         elif recursive:
-            _remove_tree(file, folder.root)
+            _remove_tree(file)
         else:
             os.rmdir(file)
         self._modes.pop(file, None)
@@ -281,7 +283,7 @@ def _regular(fd: int) -> int:
     return found.st_size
 
 
-def _remove_tree(top: str, root: str) -> None:
+def _remove_tree(top: str) -> None:
     pending = [top]
     folders: list[str] = []
     while pending:
@@ -293,6 +295,4 @@ def _remove_tree(top: str, root: str) -> None:
                 else:
                     os.unlink(entry.path)
     for folder in reversed(folders):
-        if folder == root:
-            raise OSError(errno.EBUSY, "Device or resource busy")
         os.rmdir(folder)

@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING
 from kernelmcp_shell.archives.gunzip_command import make_gunzip
 from kernelmcp_shell.archives.tar_command import make_tar
 from kernelmcp_shell.archives.zip_commands import make_zip_commands
+from kernelmcp_shell.commands.bc_command import make_bc
+from kernelmcp_shell.commands.copy_commands import make_copy_commands
+from kernelmcp_shell.commands.expr_command import make_expr
+from kernelmcp_shell.commands.realpath_command import make_realpath
+from kernelmcp_shell.commands.remove_command import make_rm
+from kernelmcp_shell.commands.test_command import make_test_commands
 from kernelmcp_shell.curl import make_curl
 from kernelmcp_shell.facts import make_facts
 from kernelmcp_shell.files import STANDARD_INPUT, Files, Folder
@@ -77,6 +83,12 @@ class RequestLoop:
             "wget": make_wget(self._ask, self._files),
             "kernelmcp-gunzip": make_gunzip(self._files),
             "kernelmcp-tar": make_tar(self._files),
+            **make_bc(self._files),
+            **make_expr(),
+            **make_realpath(self._files),
+            "rm": make_rm(self._files),
+            **make_copy_commands(self._files),
+            **make_test_commands(self._files),
             **make_ls(self._files),
             **make_facts(options["system"], self._files, self._quota),
             **make_zip_commands(self._files),

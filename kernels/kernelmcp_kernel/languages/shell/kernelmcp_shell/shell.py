@@ -48,6 +48,17 @@ gzip() {
   ((status == 125)) || return $status
   command gzip "$@"
 }
+find() (
+  { set +x; } 2> /dev/null
+  for word in "$@"; do
+    case $word in
+      '') echo "find: '': No such file or directory" >&2; exit 1 ;;
+      -[HLP]) ;;
+      [-\(!]*) break ;;
+    esac
+  done
+  command find "$@"
+)
 zcat() { gzip -dc "$@"; }
 gunzip() { gzip -d "$@"; }
 which() {
@@ -68,6 +79,21 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SUBSTITUTION = re.compile(r"\$\((?!\()|[<>]\(|`[^`]*`")
 # Places where bashkit runs commands that its analysis does not name, and a PATH by which any name may be a script.
 _NOT_ANALYZED = re.compile(r"@P\}|\bPS4\b|\(\([^)]*\$\(|(?<![$\w])(?<!\$\{)PATH\b|\bPATH:?=")
+
+# Of an arithmetic command, bashkit drops the quotes of a substitution, so that `(( $(echo "2 > 1" | bc) ))` writes a
+# file. After `exec > >(tee log)`, all output is lost. What is quoted, a comment or a here-document is only text.
+_PLAIN = r"""[^()"'\\] | \\. | "(?:[^"\\]|\\.)*+" | '[^']*+'"""
+_INSIDE = rf"(?: {_PLAIN} | \((?: {_PLAIN} | \((?: {_PLAIN} | \((?: {_PLAIN} )*+\) )*+\) )*+\) )*+"
+_PIECES = re.compile(
+    rf"""\\. | '[^']*+' | "(?:[^"\\]|\\.)*+" | (?<!\S)\#[^\n]*+
+    | (?<!<)<<-?[ ]*(?P<quote>["']?)(?P<end>\w++)(?P=quote)[^\n]*\n(?:[^\n]*\n)*?(?:\t*(?P=end)(?=\n|\Z)|[^\n]*\Z)
+    | (?P<exec> (?<![\w-])exec[ \t][^\n;|()]{{0,200}}+(?<=>)\( )
+    | \bfor\s*\(\( | \$\(\( | (?<!\()\(\((?P<inside>{_INSIDE})\)\)""",
+    re.VERBOSE | re.DOTALL,
+)
+_SUBSTITUTES_QUOTED = re.compile(r"""(?=.*(?:\$\(|`)).*["']""", re.DOTALL)
+_MOST_CHARS_TO_REWRITE = 64 * 1024
+_EXEC_REFUSED = "exec with >(...) would lose all output that follows: use { ...; } 2>&1 | tee FILE"
 
 # Programs of Python that are modules here, and two that no WebAssembly has. bashkit would name commands like `flock`.
 _OF_PYTHON = {
@@ -161,12 +187,16 @@ class Shell:
             if stderr:
                 write("stderr", _with_advice(stderr))
 
+        script = _quotes_kept(code)
+        if script is None:
+            write("stderr", f"bash: {_EXEC_REFUSED}\n")
+            return Outcome(EXIT_SYNTAX, b"", b"", _EXEC_REFUSED, interrupted=False, cut=False)
         with self._lock:
             self._running = True
             if self._is_interrupted():
                 self._bash.cancel()
         try:
-            found: Any = self._bash.execute_sync(code, on_output=on_output)
+            found: Any = self._bash.execute_sync(script, on_output=on_output)
         finally:
             with self._lock:
                 self._running = False
@@ -206,13 +236,31 @@ class Shell:
         return self._redefined
 
 
+def _quotes_kept(code: str) -> str | None:
+    """A script, with `[ $((...)) -ne 0 ]` in place of the `((...))` that would lose quotes. None: it is refused."""
+    if len(code) > _MOST_CHARS_TO_REWRITE or ("((" not in code and "exec" not in code):
+        return code
+    pieces: list[str] = []
+    at = 0
+    for found in _PIECES.finditer(code):
+        if found["exec"]:
+            return None
+        if found["inside"] and _SUBSTITUTES_QUOTED.match(found["inside"]):
+            pieces += [code[at : found.start()], f"[ $(({found['inside']})) -ne 0 ]"]
+            at = found.end()
+    return "".join([*pieces, code[at:]])
+
+
 def _with_advice(stderr: str) -> str:
     return _MISSING.sub(lambda found: f"{found[1]}: {_OF_PYTHON[found[2]]}", stderr)
 
 
 def _as_builtin(command: Command) -> Callable[[BuiltinContext], BuiltinResult]:
     def run(context: BuiltinContext) -> BuiltinResult:
-        result = command(Call(context.name, context.argv, context.stdin, context.cwd, context.env))
+        def descriptor(path: str) -> bytes:
+            return context.fs.read_file(path)
+
+        result = command(Call(context.name, context.argv, context.stdin, context.cwd, context.env, descriptor))
         return BuiltinResult(result.stdout, result.stderr, result.exit_code)
 
     return run
