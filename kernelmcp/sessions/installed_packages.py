@@ -25,20 +25,9 @@ MAX_PACKAGES = 1000
 MAX_AT_ONCE = 200
 # One package that is unavailable takes 16 of them to find, if there are 200. Those that none gets are named as missing.
 MAX_COMMANDS = 64
-# The names of the errors that concern a package, so that others may come back without it. All others, such as an index
-# that does not answer or an interrupt, would befall each of them.
-OF_A_PACKAGE = frozenset(
-    {
-        "InvalidRequirement",
-        "PackageConflict",
-        "PackageDenied",
-        "PackageHashMismatch",
-        "PackageInvalid",
-        "PackageNotFound",
-        "PackageNotSupported",
-        "PackageTooLarge",
-    }
-)
+# The names of the errors that befall each of them. With all others, such as an index that does not answer, some may
+# still come from the cache.
+OF_ALL = frozenset({"KeyboardInterrupt", "PackagesDisabled"})
 MAX_NOTE_CHARS = 300
 MAX_NOTES = 50
 MAX_NAMES_CHARS = 1000
@@ -133,7 +122,7 @@ async def restore(kernel: Kernel, packages: list[Package]) -> str | None:
 
 async def _install(kernel: Kernel, missing: dict[str, str]) -> None:
     """Install these pinned packages, and delete them from the dict; the others get a reason. What cannot be installed
-    together is installed by halves, because one package that is unavailable fails them all. Another failure ends it."""
+    together is installed by halves, because one package that is unavailable fails them all."""
     pinned = list(missing)
     waiting = deque(pinned[first : first + MAX_AT_ONCE] for first in range(0, len(pinned), MAX_AT_ONCE))
     is_last_round = False
@@ -152,7 +141,7 @@ async def _install(kernel: Kernel, missing: dict[str, str]) -> None:
                 del missing[each]
             continue
         missing.update(dict.fromkeys(batch, str(content.get("evalue"))[:MAX_REASON_CHARS]))
-        if content.get("ename") not in OF_A_PACKAGE:
+        if content.get("ename") in OF_ALL:
             return
         if len(batch) > 1:
             waiting.extend((batch[: len(batch) // 2], batch[len(batch) // 2 :]))

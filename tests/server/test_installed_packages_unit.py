@@ -82,8 +82,8 @@ async def test_where_nothing_can_be_had_a_limited_number_of_commands_says_so() -
     assert kernel.commands == MAX_COMMANDS
 
 
-@pytest.mark.parametrize("ename", ["KeyboardInterrupt", "PackageUnreachable", "PackagesDisabled", "PackageTimeout"])
-async def test_what_concerns_no_package_ends_it_at_once(ename: str) -> None:
+@pytest.mark.parametrize("ename", ["KeyboardInterrupt", "PackagesDisabled"])
+async def test_what_befalls_each_of_them_ends_it_at_once(ename: str) -> None:
     class Failing(Index):
         async def execute(self, code: str, *_: Any, **__: Any) -> dict[str, Any]:
             await super().execute(code)
@@ -92,6 +92,19 @@ async def test_what_concerns_no_package_ends_it_at_once(ename: str) -> None:
     kernel = Failing()
     assert await restored(kernel, numbered(2)) == "p0==1.0, p1==1.0\nnot now\n"
     assert kernel.commands == 1
+
+
+async def test_without_an_index_those_in_the_cache_come_back() -> None:
+    class Offline(Index):
+        async def execute(self, code: str, *_: Any, **__: Any) -> dict[str, Any]:
+            reply = await super().execute(code)
+            return {"content": {**reply["content"], "ename": "PackageUnreachable"}}
+
+    kernel = Offline("p2==1.0")
+    said = await restored(kernel, numbered(5))
+    assert said is not None
+    assert said.startswith("p2==1.0\n")
+    assert sorted(kernel.installed) == ["p0==1.0", "p1==1.0", "p3==1.0", "p4==1.0"]
 
 
 async def test_what_has_not_come_back_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
