@@ -104,3 +104,32 @@ def test_saved_widgets_are_sanitized_for_the_page_only() -> None:
     state = {"a": {"value": "<b>x</b>", "labels": ["1 < 2", "<i>"], "index": 1, "none": None}}
     shown = {"a": {"value": "clean <b>x</b>", "labels": ["1 < 2", "clean <i>"], "index": 1, "none": None}}
     assert said == [shown, "none", state, state]
+
+
+def test_saved_texts_that_are_markup_once_they_are_joined_are_sanitized() -> None:
+    said = run("""(async () => {
+      const texts = ['<', '', 'img src=x onerror=y>', { toString: 1 }];
+      const state = { texts, buttons: ['<', '>'], mixed: ['<', null, 'b>'], other: ['1 <', ' 2'], numbers: [1, 2] };
+      const panel = new Panel('a.ipynb', state);
+      await activated('widgets', [panel]);
+      return panel.context.model.getMetadata('widgets');
+    })()""")
+    assert said == {
+        "texts": ["clean <", "clean ", "clean img src=x onerror=y>", {"toString": 1}],
+        "buttons": ["<", ">"],
+        "mixed": ["clean <", None, "clean b>"],
+        "other": ["1 <", " 2"],
+        "numbers": [1, 2],
+    }
+
+
+def test_a_saved_text_that_would_occupy_the_page_is_not_shown() -> None:
+    said = run("""(async () => {
+      const long = '<b>'.padEnd(200_001), state = { long, plain: ' '.repeat(200_001), list: ['<', `b${long}`] };
+      const panel = new Panel('a.ipynb', state);
+      await activated('widgets', [panel]);
+      const { plain, ...shown } = panel.context.model.getMetadata('widgets');
+      return { ...shown, plain: plain.length };
+    })()""")
+    note = "[this HTML is too long to be shown]"
+    assert said == {"long": note, "list": ["<", note], "plain": 200_001}

@@ -17,6 +17,9 @@
 
   /** Where markup is drawn as such. */
   const MARKUP = ['text/html', 'text/markdown', 'text/latex'];
+  /** A longer text of a saved widget is not shown: Lab's sanitizer would occupy the page. */
+  const MAX_SAVED_CHARS = 200_000;
+  const NOT_SHOWN = '[this HTML is too long to be shown]';
   /** How long a question must have been readable before it is answered. */
   const SEEN_MS = 1000;
   const LOOK_MS = 100;
@@ -269,7 +272,7 @@
 
   /**
    * Widgets that a notebook has saved pass Lab's sanitizer on their way to the page, which draws some of their texts as
-   * HTML. The document keeps them as they are.
+   * HTML, and may join those of a list. The document is not changed.
    * @param {any} tracker of notebooks
    */
   function sanitizeSavedWidgets(tracker) {
@@ -277,9 +280,22 @@
     const patch = panel => {
       const { context, content } = panel;
       const saved = context.model.getMetadata.bind(context.model);
+      /** @param {any} value */
+      const isText = value => typeof value === 'string';
+      /** @param {string} text */
+      const sanitize = text =>
+        text.length > MAX_SAVED_CHARS ? NOT_SHOWN : content.rendermime.sanitizer.sanitize(text);
       /** @param {string} _ @param {any} value */
-      const clean = (_, value) =>
-        typeof value === 'string' && /<[a-z/!?]/i.test(value) ? content.rendermime.sanitizer.sanitize(value) : value;
+      const clean = (_, value) => {
+        if (isText(value)) {
+          return /<[a-z/!?]/i.test(value) ? sanitize(value) : value;
+        }
+        // The list's texts are clean: a tag is new if it begins where two of them meet.
+        if (Array.isArray(value) && /<\0+[a-z/!?]/i.test(value.map(each => (isText(each) ? each : '')).join('\0'))) {
+          return value.map(each => (isText(each) ? sanitize(each) : each));
+        }
+        return value;
+      };
       context.model.getMetadata = (/** @type {string | undefined} */ name) => {
         const value = saved(name);
         return name === 'widgets' && value ? JSON.parse(JSON.stringify(value), clean) : value;
