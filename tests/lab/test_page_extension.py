@@ -44,7 +44,7 @@ async function activated(id, panels) {
   lab.init(shared);
   const plugins = (await lab.get())().default;
   const ready = panels.filter(panel => panel.context);
-  const tracker = { forEach: f => ready.forEach(f), find: f => panels.find(f), widgetAdded: { connect() {} } };
+  const tracker = { forEach: f => ready.forEach(f), widgetAdded: { connect() {} } };
   plugins.find(plugin => plugin.id === `kernelmcp-lab:${id}`).activate(null, tracker);
   await new Promise(setImmediate);
 }
@@ -82,15 +82,28 @@ def test_a_copy_of_a_sessions_cell_is_a_persons_own_wherever_it_is_put() -> None
     }
 
 
+def test_a_copy_of_a_sessions_cell_is_free_beside_cells_of_another_session() -> None:
+    said = run("""(async () => {
+      const record = new Panel('record.ipynb'), other = new Panel('other.ipynb');
+      await activated('copies', [record, other]);
+      await record.add(NAME);
+      const locked = await other.add('k' + '1'.repeat(23));
+      return [locked, await other.add(NAME), await other.add(NAME)];
+    })()""")
+    assert said == [LOCKED, FREE, FREE]
+
+
 def test_a_cell_that_is_moved_within_a_record_stays_locked_beside_a_damaged_one() -> None:
     said = run("""(async () => {
       const record = new Panel('record.ipynb'), damaged = new Panel('record.damaged.ipynb');
+      const later = 'k' + '1'.repeat(23);
+      record.content.model.cells.push(new Cell(NAME));
       await activated('copies', [damaged, record]);
-      await record.add('k' + '1'.repeat(23));
-      await damaged.add(NAME);
-      return await record.add(NAME);
+      await record.add(later);
+      damaged.content.model.cells.push(new Cell(NAME), new Cell(later));
+      return [await record.add(NAME), await record.add(later)];
     })()""")
-    assert said == LOCKED
+    assert said == [LOCKED, LOCKED]
 
 
 def test_saved_widgets_are_sanitized_for_the_page_only() -> None:

@@ -307,41 +307,41 @@
 
   /**
    * A copy of a session's cell is a person's own, to be edited: it has another name, or was dragged from a notebook that
-   * is open and has it still into one that has no others of a session.
+   * is open and has it still. A cell that is moved within its notebook was there before.
    * @param {any} tracker of notebooks
    */
   function freeCopies(tracker) {
-    /** @param {any} panel @param {(cell: any) => boolean} test */
-    const hasCell = (panel, test) => {
-      for (const cell of panel.content.model?.cells ?? []) {
-        if (test(cell) && cell.getMetadata('kernelmcp')) {
-          return true;
+    /** @param {any} panel @param {(id: string) => boolean} isMeant @returns {string[]} ids of its cells of a session */
+    const recorded = (panel, isMeant) =>
+      [...(panel.content.model?.cells ?? [])]
+        .filter(cell => isMeant(cell.id) && cell.getMetadata('kernelmcp'))
+        .map(cell => cell.id);
+    /** @param {any} panel @param {any[]} cells @param {Set<string>} seen ids of the panel's own cells of a session */
+    const free = (panel, cells, seen) => {
+      const added = cells.filter(cell => cell.getMetadata('kernelmcp'));
+      const unseen = new Set(added.map(cell => cell.id).filter(id => !seen.has(id)));
+      /** @type {Set<string>} */
+      const dragged = new Set();
+      tracker.forEach((/** @type {any} */ other) => {
+        if (unseen.size > 0 && other.context.path !== panel.context.path) {
+          recorded(other, id => unseen.has(id)).forEach(id => dragged.add(id));
         }
-      }
-      return false;
-    };
-    /** @param {any} panel @param {any[]} cells */
-    const free = (panel, cells) => {
-      const copies = new Set(cells.filter(cell => cell.getMetadata('kernelmcp')));
-      const isRecord = copies.size > 0 && hasCell(panel, cell => !copies.has(cell));
-      /** @param {any} cell */
-      const isDragged = cell =>
-        tracker.find(
-          (/** @type {any} */ other) =>
-            other.context.path !== panel.context.path && hasCell(other, each => each.id === cell.id)
-        );
-      for (const cell of copies) {
-        if (!RECORDED.test(cell.id) || (!isRecord && isDragged(cell))) {
+      });
+      for (const cell of added) {
+        if (!RECORDED.test(cell.id) || dragged.has(cell.id)) {
           ['kernelmcp', 'editable', 'deletable'].forEach(name => cell.deleteMetadata(name));
+        } else {
+          seen.add(cell.id);
         }
       }
     };
     /** @param {any} panel */
     const watch = async panel => {
       await panel.context.ready;
+      const seen = new Set(recorded(panel, () => true));
       panel.content.model.cells.changed.connect((/** @type {any} */ _, /** @type {any} */ { type, newValues }) => {
         if (type === 'add') {
-          queueMicrotask(() => free(panel, newValues)); // not within the change
+          queueMicrotask(() => free(panel, newValues, seen)); // not within the change
         }
       });
     };
