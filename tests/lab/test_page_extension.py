@@ -44,7 +44,7 @@ async function activated(id, panels) {
   lab.init(shared);
   const plugins = (await lab.get())().default;
   const ready = panels.filter(panel => panel.context);
-  const tracker = { forEach: f => ready.forEach(f), find: f => panels.find(f), widgetAdded: { connect() {} } };
+  const tracker = { forEach: f => ready.forEach(f), widgetAdded: { connect() {} } };
   plugins.find(plugin => plugin.id === `kernelmcp-lab:${id}`).activate(null, tracker);
   await new Promise(setImmediate);
 }
@@ -82,15 +82,28 @@ def test_a_copy_of_a_sessions_cell_is_a_persons_own_wherever_it_is_put() -> None
     }
 
 
+def test_a_copy_of_a_sessions_cell_is_free_beside_cells_of_another_session() -> None:
+    said = run("""(async () => {
+      const record = new Panel('record.ipynb'), other = new Panel('other.ipynb');
+      await activated('copies', [record, other]);
+      await record.add(NAME);
+      const locked = await other.add('k' + '1'.repeat(23));
+      return [locked, await other.add(NAME), await other.add(NAME)];
+    })()""")
+    assert said == [LOCKED, FREE, FREE]
+
+
 def test_a_cell_that_is_moved_within_a_record_stays_locked_beside_a_damaged_one() -> None:
     said = run("""(async () => {
       const record = new Panel('record.ipynb'), damaged = new Panel('record.damaged.ipynb');
+      const later = 'k' + '1'.repeat(23);
+      record.content.model.cells.push(new Cell(NAME));
       await activated('copies', [damaged, record]);
-      await record.add('k' + '1'.repeat(23));
-      await damaged.add(NAME);
-      return await record.add(NAME);
+      await record.add(later);
+      damaged.content.model.cells.push(new Cell(NAME), new Cell(later));
+      return [await record.add(NAME), await record.add(later)];
     })()""")
-    assert said == LOCKED
+    assert said == [LOCKED, LOCKED]
 
 
 def test_saved_widgets_are_sanitized_for_the_page_only() -> None:
@@ -104,3 +117,32 @@ def test_saved_widgets_are_sanitized_for_the_page_only() -> None:
     state = {"a": {"value": "<b>x</b>", "labels": ["1 < 2", "<i>"], "index": 1, "none": None}}
     shown = {"a": {"value": "clean <b>x</b>", "labels": ["1 < 2", "clean <i>"], "index": 1, "none": None}}
     assert said == [shown, "none", state, state]
+
+
+def test_saved_texts_that_are_markup_once_they_are_joined_are_sanitized() -> None:
+    said = run("""(async () => {
+      const texts = ['<', '', 'img src=x onerror=y>', { toString: 1 }];
+      const state = { texts, buttons: ['<', '>'], mixed: ['<', null, 'b>'], other: ['1 <', ' 2'], numbers: [1, 2] };
+      const panel = new Panel('a.ipynb', state);
+      await activated('widgets', [panel]);
+      return panel.context.model.getMetadata('widgets');
+    })()""")
+    assert said == {
+        "texts": ["clean <", "clean ", "clean img src=x onerror=y>", {"toString": 1}],
+        "buttons": ["<", ">"],
+        "mixed": ["clean <", None, "clean b>"],
+        "other": ["1 <", " 2"],
+        "numbers": [1, 2],
+    }
+
+
+def test_a_saved_text_that_would_occupy_the_page_is_not_shown() -> None:
+    said = run("""(async () => {
+      const long = '<b>'.padEnd(200_001), state = { long, plain: ' '.repeat(200_001), list: ['<', `b${long}`] };
+      const panel = new Panel('a.ipynb', state);
+      await activated('widgets', [panel]);
+      const { plain, ...shown } = panel.context.model.getMetadata('widgets');
+      return { ...shown, plain: plain.length };
+    })()""")
+    note = "[this HTML is too long to be shown]"
+    assert said == {"long": note, "list": ["<", note], "plain": 200_001}

@@ -266,3 +266,38 @@ async def test_a_damaged_history_keeps_no_other_notebook_from_being_saved(
     killed.complete()
     assert [source_of(file) for file in files] == ["in the file", "typed", "typed"]
     assert caplog.text.count("s0.ipynb when it ended is lost") == 1
+
+
+async def test_a_history_that_cannot_be_read_now_is_kept(
+    killed: Killed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def exhausted(*_: Any) -> None:
+        raise MemoryError
+
+    file = await killed.add("s0.ipynb", saying("in the file"), later=-60)
+    with monkeypatch.context() as patched:
+        patched.setattr(history, "YNotebook", exhausted)
+        killed.complete()
+    with History._opened() as database:
+        database.execute("UPDATE changes SET change = CAST(change || X'ff' AS TEXT)")
+    killed.complete()
+    assert "Could not decode to UTF-8" in caplog.text  # an sqlite3.Error
+    assert source_of(file) == "in the file"
+    with History._opened() as database:
+        database.execute(
+            "UPDATE changes SET change = substr(CAST(change AS BLOB), 1, length(CAST(change AS BLOB)) - 1)"
+        )
+    killed.complete()
+    assert source_of(file) == "typed"
+
+
+async def test_a_damaged_history_that_cannot_be_deleted_keeps_no_other_notebook_from_being_saved(
+    killed: Killed,
+) -> None:
+    files = [await killed.add(f"s{number}.ipynb", saying("in the file"), later=-60) for number in range(2)]
+    with History._opened() as database:
+        database.execute("UPDATE changes SET change = X'ff' WHERE path = '.notebook:id-s0.ipynb.y'")
+    database.execute("BEGIN IMMEDIATE")  # another connection waits, and its DELETE fails
+    killed.complete()
+    database.rollback()
+    assert [source_of(file) for file in files] == ["in the file", "typed"]

@@ -162,21 +162,23 @@ def complete_files(file: Path, file_ids: Path, notebooks: Path) -> None:
             if kind != "notebook" or not notebook.is_relative_to(notebooks):
                 continue
             try:
-                _complete(notebook, last, database, path)
+                _complete(notebook, last, database, path, file.with_name(SESSIONS))
             except Exception as exc:  # noqa: BLE001 - one damaged history keeps no other notebook from being saved
                 getLogger(__name__).error(
                     "kernelmcp: what Lab had not saved of %s when it ended is lost: %s", notebook.name, exc
                 )
-                if not isinstance(exc, OSError):  # Lab could not open it: its file counts, and open tabs are reloaded
-                    with database:
-                        database.execute("DELETE FROM changes WHERE path = ?", [path])
-                    (file.parent / SESSIONS).unlink(missing_ok=True)
 
 
-def _complete(notebook: Path, last: float, database: sqlite3.Connection, path: str) -> None:
+def _complete(notebook: Path, last: float, database: sqlite3.Connection, path: str, sessions: Path) -> None:
     if not notebook.is_file() or last <= (changed := notebook.stat().st_mtime) - LONGEST_SAVE_SECONDS:
         return
-    content = _content(database, path)
+    try:
+        content = _content(database, path)
+    except _DamagedError:  # Lab could not open it: its file counts, and open tabs are reloaded
+        with database:
+            database.execute("DELETE FROM changes WHERE path = ?", [path])
+        sessions.unlink(missing_ok=True)
+        raise
     if content["nbformat"] != 4 or not content["cells"]:  # killed during loading, it has none yet
         return
     found = notebook.read_bytes()
@@ -204,9 +206,19 @@ def _told(notebook: dict[str, Any]) -> str:
     return json.dumps(stripped | {"cells": cells}, sort_keys=True)
 
 
+class _DamagedError(ValueError):
+    """A history's changes cannot be applied."""
+
+
 def _content(database: sqlite3.Connection, path: str) -> dict[str, Any]:
+    """Raises `_DamagedError`."""
     document: Doc[Any] = Doc()
-    for (change,) in database.execute("SELECT change FROM changes WHERE path = ? ORDER BY number", [path]):
-        document.apply_update(change)
-    notebook: Any = YNotebook(document)
-    return notebook.get()
+    try:
+        for (change,) in database.execute("SELECT change FROM changes WHERE path = ? ORDER BY number", [path]):
+            document.apply_update(change)
+        notebook: Any = YNotebook(document)
+        return notebook.get()
+    except (sqlite3.Error, MemoryError):  # the next start may read it
+        raise
+    except Exception as exc:
+        raise _DamagedError(str(exc)) from exc

@@ -17,6 +17,9 @@
 
   /** Where markup is drawn as such. */
   const MARKUP = ['text/html', 'text/markdown', 'text/latex'];
+  /** A longer text of a saved widget is not shown: Lab's sanitizer would occupy the page. */
+  const MAX_SAVED_CHARS = 200_000;
+  const NOT_SHOWN = '[this HTML is too long to be shown]';
   /** How long a question must have been readable before it is answered. */
   const SEEN_MS = 1000;
   const LOOK_MS = 100;
@@ -269,7 +272,7 @@
 
   /**
    * Widgets that a notebook has saved pass Lab's sanitizer on their way to the page, which draws some of their texts as
-   * HTML. The document keeps them as they are.
+   * HTML, and may join those of a list. The document is not changed.
    * @param {any} tracker of notebooks
    */
   function sanitizeSavedWidgets(tracker) {
@@ -277,9 +280,22 @@
     const patch = panel => {
       const { context, content } = panel;
       const saved = context.model.getMetadata.bind(context.model);
+      /** @param {any} value */
+      const isText = value => typeof value === 'string';
+      /** @param {string} text */
+      const sanitize = text =>
+        text.length > MAX_SAVED_CHARS ? NOT_SHOWN : content.rendermime.sanitizer.sanitize(text);
       /** @param {string} _ @param {any} value */
-      const clean = (_, value) =>
-        typeof value === 'string' && /<[a-z/!?]/i.test(value) ? content.rendermime.sanitizer.sanitize(value) : value;
+      const clean = (_, value) => {
+        if (isText(value)) {
+          return /<[a-z/!?]/i.test(value) ? sanitize(value) : value;
+        }
+        // The list's texts are clean: a tag is new if it begins where two of them meet.
+        if (Array.isArray(value) && /<\0+[a-z/!?]/i.test(value.map(each => (isText(each) ? each : '')).join('\0'))) {
+          return value.map(each => (isText(each) ? sanitize(each) : each));
+        }
+        return value;
+      };
       context.model.getMetadata = (/** @type {string | undefined} */ name) => {
         const value = saved(name);
         return name === 'widgets' && value ? JSON.parse(JSON.stringify(value), clean) : value;
@@ -291,41 +307,41 @@
 
   /**
    * A copy of a session's cell is a person's own, to be edited: it has another name, or was dragged from a notebook that
-   * is open and has it still into one that has no others of a session.
+   * is open and has it still. A cell that is moved within its notebook was there before.
    * @param {any} tracker of notebooks
    */
   function freeCopies(tracker) {
-    /** @param {any} panel @param {(cell: any) => boolean} test */
-    const hasCell = (panel, test) => {
-      for (const cell of panel.content.model?.cells ?? []) {
-        if (test(cell) && cell.getMetadata('kernelmcp')) {
-          return true;
+    /** @param {any} panel @param {(id: string) => boolean} isMeant @returns {string[]} ids of its cells of a session */
+    const recorded = (panel, isMeant) =>
+      [...(panel.content.model?.cells ?? [])]
+        .filter(cell => isMeant(cell.id) && cell.getMetadata('kernelmcp'))
+        .map(cell => cell.id);
+    /** @param {any} panel @param {any[]} cells @param {Set<string>} seen ids of the panel's own cells of a session */
+    const free = (panel, cells, seen) => {
+      const added = cells.filter(cell => cell.getMetadata('kernelmcp'));
+      const unseen = new Set(added.map(cell => cell.id).filter(id => !seen.has(id)));
+      /** @type {Set<string>} */
+      const dragged = new Set();
+      tracker.forEach((/** @type {any} */ other) => {
+        if (unseen.size > 0 && other.context.path !== panel.context.path) {
+          recorded(other, id => unseen.has(id)).forEach(id => dragged.add(id));
         }
-      }
-      return false;
-    };
-    /** @param {any} panel @param {any[]} cells */
-    const free = (panel, cells) => {
-      const copies = new Set(cells.filter(cell => cell.getMetadata('kernelmcp')));
-      const isRecord = copies.size > 0 && hasCell(panel, cell => !copies.has(cell));
-      /** @param {any} cell */
-      const isDragged = cell =>
-        tracker.find(
-          (/** @type {any} */ other) =>
-            other.context.path !== panel.context.path && hasCell(other, each => each.id === cell.id)
-        );
-      for (const cell of copies) {
-        if (!RECORDED.test(cell.id) || (!isRecord && isDragged(cell))) {
+      });
+      for (const cell of added) {
+        if (!RECORDED.test(cell.id) || dragged.has(cell.id)) {
           ['kernelmcp', 'editable', 'deletable'].forEach(name => cell.deleteMetadata(name));
+        } else {
+          seen.add(cell.id);
         }
       }
     };
     /** @param {any} panel */
     const watch = async panel => {
       await panel.context.ready;
+      const seen = new Set(recorded(panel, () => true));
       panel.content.model.cells.changed.connect((/** @type {any} */ _, /** @type {any} */ { type, newValues }) => {
         if (type === 'add') {
-          queueMicrotask(() => free(panel, newValues)); // not within the change
+          queueMicrotask(() => free(panel, newValues, seen)); // not within the change
         }
       });
     };
