@@ -236,6 +236,11 @@ def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Ke
             "[['ab'], ['ab', 1], ['ab', -3], [97], ['62', 'hex']].map((a) => Buffer.from('abab').lastIndexOf(...a))",
             "[ 2, 0, 0, 2, 3 ]",
         ),
+        (
+            "const i = Buffer.from('abab'); [['a', -1], ['a', -3], ['ab', -9], [97, -2]].map((a) => i.indexOf(...a))",
+            "[ -1, 2, 0, 2 ]",
+        ),
+        ("[-1, -2].map((from) => Buffer.from('abab').includes('a', from))", "[ false, true ]"),
         ("Buffer.alloc(52)", f"<Buffer{' 00' * 50} ... 2 more bytes>"),
         (
             "require('crypto').createHash('sha256').update('a').update(Buffer.from('b')).digest('hex').slice(0, 8)",
@@ -388,6 +393,11 @@ def test_a_file_is_written_as_the_flag_says(kernel: Kernel) -> None:
     assert js(kernel, f"[put('flag', 'x', {{ flag: 'r' }}), put('no', 'x', {{ flag: 'r+' }}), {text}]") == (
         "[ 'EINVAL', 'ENOENT', 'bld!' ]"
     )
+    assert js(kernel, f"put('flag', 'c', {{ flag: 'rs+' }}); put('flag', '?', {{ flag: 'sa' }}); {text}") == "'cld!?'"
+    assert js(kernel, "['xw', 'xa+', 'ws', 'rx+'].map((flag) => put('flag', 'x', { flag }))") == (
+        "[ 'EEXIST', 'EEXIST', 'EINVAL', 'EINVAL' ]"
+    )
+    assert js(kernel, f"put('flag', 'bld!'); {text}") == "'bld!'"
     assert js(kernel, "fs.writeFileSync('other', 'o'); fs.readFileSync('other', 'utf8')") == "'o'"
     copy = "attempt(() => fs.copyFileSync('other', 'flag', fs.constants.COPYFILE_EXCL))"
     assert js(kernel, f"[{copy}, {text}, fs.rmSync('flag'), {copy}, {text}]") == (

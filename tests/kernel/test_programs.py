@@ -207,6 +207,37 @@ def test_a_program_logs_by_itself_and_leaves_the_notebooks_loggers(kernel: Kerne
     assert kernel.run(f"{left}, {part}.handlers, {part}.level, {part}.propagate").result == "([], [], 0, True)"
 
 
+def test_packages_keep_the_loggers_that_they_set_up_at_import(kernel: Kernel) -> None:
+    """Also where a program imported them first."""
+    package = """
+        import logging, sys, types
+        if "likesql" not in sys.modules:
+            sys.modules["likesql"] = types.ModuleType("likesql")
+            logging.getLogger("likesql").setLevel(logging.ERROR)
+            logging.getLogger("likesql.pool").addHandler(logging.StreamHandler(sys.stdout))
+            logging.getLogger("likesql.pool").addFilter(lambda record: "secret" not in record.msg)
+        log = logging.getLogger("likesql.pool")
+        log.warning("quiet"), log.error("said"), log.error("secret")"""
+    kernel.run(f"open('likesql_user.py', 'w').write({textwrap.dedent(package)!r})")
+    for _ in range(2):
+        assert kernel.run("!python likesql_user.py | python clean.py").text() == "SAID\n"
+    assert kernel.run(textwrap.dedent(package)).text() == "said\n"
+    changes = """
+        import logging
+        log = logging.getLogger("likesql.pool")
+        log.setLevel("DEBUG"); log.addHandler(logging.FileHandler("likesql.log")); log.filters.clear()"""
+    kernel.run(f"open('changes.py', 'w').write({textwrap.dedent(changes)!r})")
+    kernel.run("!python changes.py")
+    assert kernel.run("log.level, len(log.handlers), len(log.filters)").result == "(0, 1, 1)"
+
+
+def test_a_program_has_no_filters_of_the_notebooks_loggers(kernel: Kernel) -> None:
+    kernel.run("import logging\nmine = logging.getLogger('filtered')\nmine.addFilter(lambda record: False)")
+    program = "import logging; log = logging.getLogger('filtered'); log.error('said'); log.addFilter(print)"
+    assert kernel.run(f'!python -c "{program}"').text("stderr") == "said\n"
+    assert kernel.run("len(mine.filters), mine.filters == [print]").result == "(1, False)"
+
+
 def test_a_program_has_decimals_as_they_are_at_first(kernel: Kernel) -> None:
     kernel.run("import decimal\ndecimal.getcontext().prec = 6")
     program = "from decimal import *; print(Decimal(1) / 3); getcontext().prec = 3"

@@ -288,3 +288,19 @@ def test_an_answer_comes_while_all_is_to_end() -> None:
     command = [str(node_binary()), "--input-type=module", "-e", IS_ENDING_WHEN_AN_ANSWER_COMES]
     done = subprocess.run(command, capture_output=True, check=False, timeout=120, text=True)
     assert (done.stdout, done.stderr[-500:]) == ("'ended'\n", "")
+
+
+COUNTS_ITS_MEMORY = f"""
+import {{ Engine }} from "{GUEST}/engine.mjs";
+const {{ runtime }} = await Engine.make();
+const objects = () => /objects +(\\d+)/.exec(runtime.dumpMemoryUsage())[1];
+const before = objects();
+runtime.computeMemoryUsage().dispose();
+console.log(objects() === before);
+"""
+
+
+def test_the_memory_is_counted_without_another_context() -> None:
+    command = [str(node_binary()), "--input-type=module", "-e", COUNTS_ITS_MEMORY]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=120, text=True)
+    assert (done.stdout, done.stderr[-500:]) == ("true\n", "")

@@ -31,6 +31,7 @@ export class Engine {
     this.memory = /** @type {WebAssembly.Memory} */ (quickjs.getWasmMemory());
     this.runtime = /** @type {import("quickjs-emscripten-core").QuickJSRuntime} */ (quickjs.newRuntime());
     this.context = this.runtime.newContext();
+    this.runtime.context = this.context; // or it makes another one to count the memory
     this.words = new Int32Array(this.memory.buffer);
     this.counter = 0;
     this.between = 1;

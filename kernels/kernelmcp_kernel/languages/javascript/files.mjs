@@ -40,7 +40,7 @@ export class Files {
   /** @param {string} name @param {Uint8Array} bytes @param {string} flag as Node's */
   write(name, bytes, flag) {
     this.#said("open", name, () => {
-      const flags = WRITING.get(flag.replace(/s?\+?$/, "")) ?? (flag === "r+" ? 0 : undefined);
+      const flags = WRITING.find(([names]) => names.test(flag))?.[1];
       if (flags === undefined) throw fault("EINVAL", `a file is not written with the flag ${flag.slice(0, 50)}`);
       const target = this.toChange(name);
       const before = fs.statSync(target.file, { throwIfNoEntry: false });
@@ -104,12 +104,14 @@ const MAX_READ_BYTES = 32 * 1024 * 1024;
 const MAX_LISTED = 200_000;
 const MAX_LISTED_CHARS = 16 * 1024 * 1024;
 const { COPYFILE_EXCL, O_APPEND, O_CREAT, O_EXCL, O_NONBLOCK, O_RDONLY, O_TRUNC, O_WRONLY } = fs.constants;
-const WRITING = new Map([
-  ["w", O_CREAT | O_TRUNC],
-  ["wx", O_CREAT | O_EXCL],
-  ["a", O_CREAT | O_APPEND],
-  ["ax", O_CREAT | O_APPEND | O_EXCL],
-]);
+/** @type {[RegExp, number][]} Node's names of flags */
+const WRITING = [
+  [/^(r|rs|sr)\+$/, 0],
+  [/^w\+?$/, O_CREAT | O_TRUNC],
+  [/^(wx|xw)\+?$/, O_CREAT | O_EXCL],
+  [/^(a|as|sa)\+?$/, O_CREAT | O_APPEND],
+  [/^(ax|xa)\+?$/, O_CREAT | O_APPEND | O_EXCL],
+];
 
 /** Open a file for `act`, and nothing else: a pipe, which another guest may put in its place at any time, would block.
  * @template T @param {string} file @param {number} flags @param {(fd: number, found: fs.Stats) => T} act @returns {T} */

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -111,9 +111,13 @@ def _change(world: World, cwd: str, environment: dict[str, str] | None, undo: li
     filters.__enter__()
     undo.append(lambda: filters.__exit__(None, None, None))
 
+    callers = sys.stdout, sys.stderr
     sys.stdin = sys.__stdin__ = streams.stdin  # pyright: ignore[reportAttributeAccessIssue]  # a constant in the stubs
     sys.stdout = sys.__stdout__ = own_stream(streams.stdout)  # pyright: ignore[reportAttributeAccessIssue]
     sys.stderr = sys.__stderr__ = own_stream(streams.stderr)  # pyright: ignore[reportAttributeAccessIssue]
+    own = sys.stdout, sys.stderr
+    _log_to(own, instead_of=callers)
+    undo.append(lambda: _log_to(callers, instead_of=own))
     builtins.input = _read_line
     builtins.exit = builtins.quit = _leave
     getpass.getpass = _read_password
@@ -217,19 +221,22 @@ def _figures() -> Callable[[], object]:
 
 
 def _logging() -> Callable[[], object]:
-    """Packages keep the loggers that they have: each stays the same one, and what is set in it is restored."""
-    kept = {each: (each.handlers[:], each.level, each.propagate, each.disabled) for each in _loggers()}
+    """Loggers stay the same ones, and what is set in them is restored. Packages set theirs up at import, which is not
+    done again: theirs are as they are, and stay so once a program has imported them first."""
+    kept = {each: _settings(each) for each in _loggers()}
+    packages = {each for each in kept if _is_of_package(each)}
     disabled = next((each.manager.disable for each in kept), 0)
-    _forget_logging()
+    _forget_logging(kept.keys() - packages)
 
     def undo() -> None:
+        changed = {each for each in _loggers() if each in packages or not _is_of_package(each)}
         before = {handler for handlers, *_ in kept.values() for handler in handlers}
-        for handler in {handler for each in _loggers() for handler in each.handlers} - before:
+        for handler in {handler for each in changed for handler in each.handlers} - before:
             with suppress(Exception):
                 handler.close()
-        _forget_logging()
-        for logger, values in kept.items():
-            _set_logger(logger, *values)
+        _forget_logging(changed)
+        for logger in changed & kept.keys():
+            _set_logger(logger, *kept[logger])
         for root in _loggers()[:1]:
             root.setLevel(root.level)  # each logger keeps what it has made of all levels until one is set
             root.manager.disable = disabled
@@ -247,18 +254,37 @@ def _loggers() -> list[Any]:
     )
 
 
-def _forget_logging() -> None:
-    for logger in _loggers():
+def _is_of_package(logger: Any) -> bool:
+    name = logger.name.partition(".")[0]
+    module = sys.modules.get(name)
+    return module is not None and name != "__main__" and not is_own(module)
+
+
+def _forget_logging(loggers: Iterable[Any]) -> None:
+    for logger in loggers:
         none = [each for each in logger.handlers if type(each).__name__ == "NullHandler"]  # a package's
-        _set_logger(logger, none, 0, propagate=True, disabled=False)
+        _set_logger(logger, none, [], 0, propagate=True, disabled=False)
     for root in _loggers()[:1]:
         root.setLevel("WARNING")
         root.manager.disable = 0
 
 
-def _set_logger(logger: Any, handlers: list[Any], level: int, propagate: bool, disabled: bool) -> None:
-    logger.handlers[:] = handlers
+def _settings(logger: Any) -> tuple[list[Any], list[Any], int, bool, bool]:
+    return logger.handlers[:], logger.filters[:], logger.level, logger.propagate, logger.disabled
+
+
+def _set_logger(
+    logger: Any, handlers: list[Any], filters: list[Any], level: int, propagate: bool, disabled: bool
+) -> None:
+    logger.handlers[:], logger.filters[:] = handlers, filters
     logger.level, logger.propagate, logger.disabled = level, propagate, disabled
+
+
+def _log_to(streams: tuple[Any, ...], instead_of: tuple[Any, ...]) -> None:
+    """The handlers of packages have the streams that there were at import."""
+    for handler in {handler for each in _loggers() for handler in each.handlers}:
+        with suppress(Exception):
+            handler.stream = streams[instead_of.index(handler.stream)]
 
 
 def _random() -> Callable[[], object]:

@@ -66,7 +66,8 @@
       if (typeof from === "string") return this.indexOf(value, 0, from);
       if (typeof value === "number") return super.indexOf(value, from);
       const wanted = typeof value === "string" ? Buffer.from(value, encoding) : value;
-      for (let at = from; at + wanted.length <= this.length; at += 1) if (isAt(this, wanted, at)) return at;
+      const first = from < 0 ? Math.max(0, from + this.length) : from;
+      for (let at = first; at + wanted.length <= this.length; at += 1) if (isAt(this, wanted, at)) return at;
       return -1;
     }
     lastIndexOf(value, from = this.length, encoding) {
