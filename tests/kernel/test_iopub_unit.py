@@ -90,7 +90,7 @@ def test_a_report_of_the_kernel_process_is_never_a_guests_text() -> None:
         forwarder.finish(cell)
 
     asyncio.run(run())
-    assert sent == [f"[printed: {said[2:]}" * 2, "", said]
+    assert sent == [f"[printed: {said[2:]}" * 2, said]
 
 
 def test_the_reasons_why_output_was_dropped_are_told() -> None:

@@ -142,7 +142,7 @@ def test_a_home_of_a_later_version_is_refused_and_left_alone(server_env: dict[st
     assert done.returncode == 2
     assert "was used by a later version of kernelmcp" in done.stderr.splitlines()[0]
     assert len(done.stderr.splitlines()) <= 2
-    assert sorted(entry.name for entry in home.iterdir()) == ["builds", "sessions", "version"]  # builds: the fixture's
+    assert sorted(entry.name for entry in home.iterdir()) == ["sessions", "version"]
     (home / "version").write_text("rubbish")
     assert serve(server_env, home, tmp_path).returncode == 0
     assert (home / "version").read_text() == f"{version}\n"
