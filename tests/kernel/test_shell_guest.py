@@ -82,11 +82,11 @@ def test_a_folder_of_the_session_is_removed_neither_itself_nor_in_part(guest: Sh
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("rm -rI d", "rm: option -I not recognized here"),
+        ("rm -rI d", "rm: option -I is not supported here"),
         ("echo | rm -ri d", "rm: cannot remove 'd': -i asks about files only here, not about directories"),
         ("mv -i a b", "mv: nobody can answer: give the answers as input, or use -f or -n"),
-        ("mv --exchange a b", "mv: option --exchange not recognized here"),
-        ("cp -s a b", "cp: option -s not recognized here"),
+        ("mv --exchange a b", "mv: option --exchange is not supported here"),
+        ("cp -s a b", "cp: option -s is not supported here"),
         ("[ -v nothing ]", "bash: [: -v: it knows no variables of the shell here: use [[ -v nothing ]]"),
         (f"[ {'( ' * 60}a{' )' * 60} -o a ]".replace("(", "'('").replace(")", "')'"), "bash: [: too many parentheses"),
         (f"[ {'! ' * 2000}a ]", "bash: [: too many arguments"),
@@ -120,7 +120,7 @@ def test_what_commands_on_files_cannot_do_is_refused_with_a_sentence(guest: Shel
         ("echo 'while (1) 1' | bc", "bc: 'while' is not supported here: use python"),
         ("echo 'a[1]' | bc", "bc: '[' is not supported here: use python"),
         ("yes 1+1111111 | bc", "bc: a program of more than 64 KiB is not supported here: use python"),
-        ("echo 1 | bc --nope", "bc: option --nope not recognized here"),
+        ("echo 1 | bc --nope", "bc: option --nope is not supported here"),
         (
             "expr $(printf '9%.0s' {1..900}) \\* $(printf '9%.0s' {1..900})",
             "expr: a number of more than 1000 digits is not supported here: use python",
@@ -140,11 +140,14 @@ def test_calculations_without_a_bound_are_refused_with_a_sentence(guest: ShellGu
 
 
 def test_what_would_lose_all_output_is_refused_where_it_is_a_command(guest: ShellGuest) -> None:
-    for redirection in ("> >(tee log)", "&> >(tee log)", "2> >(cat >&2)", "> out 2> >(tee log) "):
+    for redirection in ("> >(tee log)", "&> >(tee log)", "2> >(cat >&2)", "> out 2> >(tee log) ", "2>&1 >> >(cat)"):
         guest.execute(f"echo first\nexec {redirection}\necho hello")
         assert (guest.text(), "use { ...; } 2>&1 | tee FILE" in guest.text("stderr")) == ("", True)
     found = guest.apart("exec 2>/dev/null; cat <<'E'; echo 'exec > >(a)' # exec > >(b)\nexec > >(c)\nE\necho done")
     assert found.stdout == "exec > >(c)\nexec > >(a)\ndone\n"
+    texts = "cat <<\\EOF\nexec > >(a)\nEOF\ncat <<'E-1'\nexec > >(b)\nE-1\n"
+    commands = """exec 3> >(cat) 4>&1 && echo c > >(cat); echo "$(echo "it's")" 'exec > >(d)'; none exec x > >(cat)"""
+    assert guest.apart(texts + commands).stdout == "exec > >(a)\nexec > >(b)\nc\nit's exec > >(d)\n"
 
 
 def program(stdout: bytes = b"", stderr: bytes = b"", exit_code: int = 0) -> Content:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ class Call(NamedTuple):
     def path(self, name: str) -> str:
         """Resolve a name to an absolute path."""
         return name if name.startswith("/") else f"{self.cwd.rstrip('/')}/{name}"
+
+    def normal_path(self, name: str) -> str:
+        """Its path without `.`, `..` and repeated slashes, of which `normpath` keeps two at the start."""
+        return posixpath.normpath("/" + self.path(name).lstrip("/"))
 
 
 class Result(NamedTuple):

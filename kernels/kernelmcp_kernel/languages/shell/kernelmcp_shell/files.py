@@ -177,21 +177,25 @@ class Files:
             _remove_tree(file)
         else:
             os.rmdir(file)
-        self._modes.pop(file, None)
+        self._take_modes(file, is_folder=stat.S_ISDIR(found.st_mode))
         self._note(folder, file)
 
     def rename(self, source: str, target: str) -> None:
         came_from, old = self._to_change(source)
         folder, new = self._to_change(target)
+        if old == came_from.root or new == folder.root:
+            raise OSError(errno.EBUSY, "Device or resource busy")
         try:
             os.rename(old, new)
         except OSError as error:
             if error.errno != errno.EXDEV or os.path.isdir(old):
                 raise
-            self.copy(source, target)
+            self.copy(source, target, with_mode=True)
             os.unlink(old)
-        if (mode := self._modes.pop(old, None)) is not None:
-            self._modes[new] = mode
+        is_folder = os.path.isdir(new)
+        modes = self._take_modes(old, is_folder=is_folder)
+        self._take_modes(new, is_folder=is_folder)
+        self._modes |= {new + name[len(old) :]: mode for name, mode in modes.items()}
         if came_from.noted is not None and self._changed.pop(_listed(came_from, old), old) is not None:
             self._note(came_from, old)  # otherwise it is a temporary file: `sed -i` writes beside the file
         self._note(folder, new)
@@ -210,12 +214,14 @@ class Files:
             os.close(fd)
         self._note(folder, file)
 
-    def copy(self, source: str, target: str) -> None:
+    def copy(self, source: str, target: str, *, with_mode: bool = False) -> None:
+        """A file that is there keeps its mode, unless `with_mode`."""
         if source in self._devices:
             self.write(target, self.read(source))
             return
         _, old = self._find(source)
-        if self.exists(target) and target not in self._devices and os.path.samefile(old, self._find(target)[1]):
+        is_there = self.exists(target)
+        if is_there and target not in self._devices and os.path.samefile(old, self._find(target)[1]):
             raise OSError(errno.EINVAL, "are the same file")  # otherwise it would be emptied first
         fd = os.open(old, os.O_RDONLY | _OPEN)
         try:
@@ -225,8 +231,11 @@ class Files:
                 self.write(target, piece, append=True)
         finally:
             os.close(fd)
-        if target not in self._devices and (mode := self._modes.get(old)) is not None:
-            self._modes[self._find(target)[1]] = mode
+        if target not in self._devices and (with_mode or not is_there):
+            _, new = self._find(target)
+            self._modes.pop(new, None)
+            if (mode := self._modes.get(old)) is not None:
+                self._modes[new] = mode
 
     def link(self, target: str, path: str) -> None:
         _, file = self._to_change(path)
@@ -258,6 +267,11 @@ class Files:
             if not folder.read_only:
                 return folder, file
         raise OSError(errno.EROFS, "Read-only file system")
+
+    def _take_modes(self, file: str, *, is_folder: bool) -> dict[str, int]:
+        """The modes of a file, or of a folder and all below it, which are no longer kept."""
+        below = [name for name in self._modes if name.startswith(f"{file}/")] if is_folder else []
+        return {name: self._modes.pop(name) for name in (file, *below) if name in self._modes}
 
     def _facts(self, found: os.stat_result, file: str) -> Facts:
         kind = LINK if stat.S_ISLNK(found.st_mode) else FOLDER if stat.S_ISDIR(found.st_mode) else FILE

@@ -37,6 +37,7 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 _RANGES = {"scale": (0, _MOST_PLACES), "ibase": (2, 16), "obase": (2, 16)}
+_STANDARD_INPUT = ("/dev/stdin", "/dev/fd/0")
 _DIGITS = "0123456789ABCDEF"
 
 
@@ -87,13 +88,14 @@ def _lines(files: Files, call: Call, names: list[str]) -> list[str]:
     """Raises CommandFailed."""
     text = ""
     for name in names:
-        path = call.path(name)
+        path = call.normal_path(name)
         try:
             content = call.descriptor(path) if path.startswith("/dev/") else files.read(path)
         except OSError:
             raise CommandFailed(1, f"File {name} is unavailable.") from None
         text += content.decode("utf-8", "replace") + "\n"
-    text += call.stdin or ""
+    if not any(call.normal_path(name) in _STANDARD_INPUT for name in names):
+        text += call.stdin or ""
     if len(text) > _MOST_CHARS:
         raise _refused(f"a program of more than {_MOST_CHARS >> 10} KiB")
     while (start := text.find("/*")) >= 0:
@@ -137,6 +139,7 @@ class _Calculator:
             value = self._or()
             if not is_assignment:
                 self.printed.append(_shown(value, self.variables["obase"].value))
+                self.variables["last"] = value
 
     # -- tokens
 

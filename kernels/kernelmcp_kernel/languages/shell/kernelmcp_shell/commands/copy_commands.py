@@ -23,9 +23,11 @@ _WORDS = {
 }  # fmt: skip
 # What -p, -a and -d keep is kept as far as it can be: modes, not times.
 _COPY_WORDS = {
-    **_WORDS, "recursive": "r", "archive": "a", "preserve": "p", "preserve=": "p", "dereference": "L",
+    **_WORDS, "recursive": "r", "archive": "a", "preserve": "p", "dereference": "L",
     "no-dereference": "P", "parents": "parents",
 }  # fmt: skip
+_PRESERVE = re.compile(r"--preserve=(?:(?:mode|ownership|timestamps|links|context|xattr|all)(?:,(?!$)|$))+")
+_OUTPUT = ("/dev/stdout", "/dev/fd/1")
 _DESCRIPTOR = re.compile(r"/dev/(?:stdin|fd/\d+)")
 
 
@@ -41,7 +43,8 @@ def make_copy_commands(files: Files) -> dict[str, Command]:
 
 def _run(files: Files, call: Call, letters: str, words: dict[str, str]) -> Result:
     try:
-        options, names = read_options(call.name, call.argv, letters, words)
+        argv = ["--preserve" if _PRESERVE.fullmatch(word) else word for word in call.argv]
+        options, names = read_options(call.name, argv, letters, words)
         transfer = _Transfer(files, call, options)
         pairs = transfer.pairs(names)
     except CommandFailed as failed:
@@ -62,7 +65,8 @@ class _Transfer:
         self._verb = "move" if self._moves else "copy"
         self._recursive = not options.keys().isdisjoint("rRa")
         self._follows = not self._moves and (not self._recursive or "L" in options)
-        self._if_there = next((letter for letter in reversed(options) if letter in "nif"), "f")  # the last one counts
+        deciding = "nif" if self._moves else "ni"  # the last one counts
+        self._if_there = next((letter for letter in reversed(options) if letter in deciding), "f")
         self._answers = iter((call.stdin or "").splitlines())
         self._made: set[str] = set()
         self.said = self.errors = ""
@@ -136,6 +140,8 @@ class _Transfer:
         """Raises OSError and CommandFailed."""
         if is_folder and not self._moves and not self._recursive:
             raise CommandFailed(1, f"-r not specified; omitting directory '{source}'")
+        if self._moves and posixpath.basename(source.rstrip("/")) in (".", ".."):
+            raise OSError(errno.EBUSY, "Device or resource busy")
         if not target:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
         if target.endswith("/") and not is_folder and there is None:
@@ -151,12 +157,21 @@ class _Transfer:
         path, to = self._path(source), self._path(target)
         if self._moves:
             self._move(source, target, facts)
+        elif to in _OUTPUT:
+            self._print(self._call.descriptor(path) if facts is None else self._files.read(path))
         elif facts is None:
             self._files.write(to, self._call.descriptor(path))
         elif facts.kind == LINK:
             self._files.link(self._files.read_link(path), to)
         else:
-            self._files.copy(path, to)
+            self._files.copy(path, to, with_mode=not self._options.keys().isdisjoint("pa"))
+
+    def _print(self, content: bytes) -> None:
+        """Raises CommandFailed."""
+        try:
+            self.said += content.decode()
+        except UnicodeDecodeError:
+            raise CommandFailed(1, "what is not UTF-8 text cannot be copied to /dev/stdout here: use cat") from None
 
     def _move(self, source: str, target: str, facts: Facts | None) -> None:
         path, to = self._path(source), self._path(target)
@@ -187,11 +202,14 @@ class _Transfer:
             if answer[:1] not in ("y", "Y"):
                 return False
         if "b" in self._options:
+            if self._path(source) == f"{to}~":
+                done = "moved" if self._moves else "copied"
+                raise CommandFailed(1, f"backing up '{target}' might destroy source;  '{source}' not {done}")
             self._files.rename(to, f"{to}~")
         return True
 
     def _path(self, name: str) -> str:
-        return posixpath.normpath(self._call.path(name))
+        return self._call.normal_path(name)
 
     def _facts(self, name: str, *, follow: bool = True) -> Facts | None:
         """None if there is no such file, or a name with a slash at its end that is no folder's."""

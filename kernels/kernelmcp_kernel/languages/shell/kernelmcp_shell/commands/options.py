@@ -19,7 +19,10 @@ def read_options(
     try:
         found, operands = getopt.gnu_getopt(argv, letters, list(words))
     except getopt.GetoptError as error:
-        raise CommandFailed(1, f"{name}: {error.msg} here") from None
+        reason = error.msg.replace("not recognized", "is not supported here")
+        raise CommandFailed(
+            1, f"{name}: {reason.replace('must not have an argument', 'with a value is not supported here')}"
+        ) from None
     options: dict[str, str] = {}
     for option, value in found:
         word = option.removeprefix("--")

@@ -29,14 +29,14 @@ def make_realpath(files: Files) -> dict[str, Command]:
         said = errors = ""
         has_failed = False
         for name in names:
-            path = posixpath.normpath(call.path(name))
+            path = call.normal_path(name)
             needed = None if "m" in options else path if "e" in options else posixpath.dirname(path)
             if not name or (needed is not None and not files.exists(needed)):
                 has_failed = True
                 errors += "" if "q" in options else f"realpath: {name}: No such file or directory\n"
                 continue
             if "to" in options:
-                path = posixpath.relpath(path, posixpath.normpath(call.path(options["to"])))
+                path = posixpath.relpath(path, call.normal_path(options["to"]))
             said += path + ("\0" if "z" in options else "\n")
         return Result(said, errors, int(has_failed))
 

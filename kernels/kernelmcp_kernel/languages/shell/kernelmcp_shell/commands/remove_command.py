@@ -59,7 +59,7 @@ class _Removal:
     def remove(self, name: str) -> None:
         """Raises OSError, or CommandFailed."""
         last = posixpath.basename(name.rstrip("/"))
-        path = posixpath.normpath(self._call.path(name))
+        path = self._call.normal_path(name)
         if last in (".", "..") and self._recursive:
             raise CommandFailed(1, f"refusing to remove '.' or '..' directory: skipping '{name}'")
         if path.strip("/") == "" and self._recursive:

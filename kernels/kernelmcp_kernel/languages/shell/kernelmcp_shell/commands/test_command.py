@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -191,7 +190,7 @@ class _Test:
         return first is not None and (second is None or first.modified > second.modified)
 
     def _path(self, name: str) -> str:
-        return posixpath.normpath(self._call.path(name))
+        return self._call.normal_path(name)
 
     def _facts(self, name: str, *, follow: bool = True) -> Facts | None:
         path = self._path(name)
