@@ -142,6 +142,16 @@ async def test_a_document_whose_loading_was_cancelled_is_loaded(lab: Lab, monkey
     assert lab.cells() == ["there", "typed"]
 
 
+async def begin_anew(lab: Lab) -> None:
+    """The file cannot be loaded, and another one takes its place."""
+    await lab.documents.prepare(NAME, "python")
+    with pytest.raises(Exception, match=r".+"):
+        await lab.documents.get(NAME)
+    await lab.documents.keep(NAME, "python")
+    await lab.add("typed")
+    assert lab.cells() == ["", "typed"]
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -154,12 +164,7 @@ async def test_a_document_whose_loading_was_cancelled_is_loaded(lab: Lab, monkey
 )
 async def test_what_a_document_cannot_load_is_put_aside(lab: Lab, content: dict[str, Any]) -> None:
     lab.file.write_text(json.dumps(content))
-    await lab.documents.prepare(NAME, "python")
-    with pytest.raises(Exception, match=r".+"):
-        await lab.documents.get(NAME)
-    await lab.documents.keep(NAME, "python")
-    await lab.add("typed")
-    assert lab.cells() == ["", "typed"]
+    await begin_anew(lab)
     assert json.loads(lab.file.with_name("s.damaged.ipynb").read_text()) == content
 
 
@@ -170,12 +175,7 @@ async def test_what_cannot_be_loaded_is_put_aside(lab: Lab, monkeypatch: pytest.
         monkeypatch.setattr(stores, "MAX_FOREIGN_BYTES", 100)
     else:
         await cancel_loading(lab, monkeypatch)
-    await lab.documents.prepare(NAME, "python")
-    with pytest.raises(Exception, match=r".+"):
-        await lab.documents.get(NAME)
-    await lab.documents.keep(NAME, "python")
-    await lab.add("typed")
-    assert lab.cells() == ["", "typed"]
+    await begin_anew(lab)
     assert lab.file.with_name("s.damaged.ipynb").exists()
 
 

@@ -18,6 +18,7 @@ from mcp_types import TextContent
 from kernelmcp.config.settings import Values
 from kernelmcp.errors import KernelStartFailed, SessionNotFound, StorageFailed
 from kernelmcp.executions.beginning import CUT_CELL
+from kernelmcp.executions.execution import Execution
 from kernelmcp.files import epochs
 from kernelmcp.files.home import RECORD_FILES, open_home
 from kernelmcp.files.locks import LOCK_FILE, free_place, lock_session
@@ -551,6 +552,16 @@ class Gate:
         return {**await self._execute(*arguments, **options), **self.reply}
 
 
+async def sent_to_a_busy_kernel(session: Session, monkeypatch: pytest.MonkeyPatch) -> tuple[Gate, Execution]:
+    """A cell that its kernel does not run yet."""
+    await session.submit("1").done.wait()
+    gate = Gate(session, monkeypatch)
+    waiting = session.submit(LONG, 60.0)
+    await until(lambda: waiting.timers.limit is not None)
+    await settled()
+    return gate, waiting
+
+
 def person(session: Session, number: int, state: str, kind: str = "status") -> None:
     """A cell of a person, as the connection tells of it."""
     header = {"msg_id": f"P{number:020d}", "session": "x"}
@@ -581,12 +592,8 @@ async def test_a_cell_waits_for_what_a_widget_calls_and_can_be_cancelled(one: Op
 async def test_a_cell_that_a_widgets_callback_overtook_ends_no_kernel(
     one: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, session = one
-    await session.submit("1").done.wait()
-    gate = Gate(session, monkeypatch)
-    waiting = session.submit(LONG, 60.0)
-    await until(lambda: waiting.timers.limit is not None)
-    await settled()
+    session = one[2]
+    gate, waiting = await sent_to_a_busy_kernel(session, monkeypatch)
     session.queue.hear_other_use(CALLBACK, begins=True, is_cell=False)
     assert not session.queue.interrupt(waiting, "timeout"), "its time has not begun"
     assert waiting.timers.kill is None
@@ -614,12 +621,8 @@ async def test_what_no_kernel_could_start_is_not_kept_for_ever(tmp_path: Path) -
 async def test_a_cell_that_a_persons_cell_overtook_has_all_of_its_time(
     one: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, _, session = one
-    await session.submit("1").done.wait()
-    gate = Gate(session, monkeypatch)
-    waiting = session.submit(LONG, 60.0)
-    await until(lambda: waiting.timers.limit is not None)
-    await settled()
+    session = one[2]
+    gate, waiting = await sent_to_a_busy_kernel(session, monkeypatch)
     first = waiting.timers.limit
     assert first is not None
     person(session, 1, "busy")
