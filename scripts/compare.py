@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from compare_peers import PEERS, Environment, NotRunHere, Run  # noqa: E402
+from compare_peers import PEERS, Answer, Environment, NotRunHere, Run  # noqa: E402
 
 from tests.attacks.world import World, surroundings  # noqa: E402
 
@@ -92,7 +92,11 @@ async def measure(environment: Environment, found: Found, calls: int, limit: int
             before |= set(psutil.Process().children(recursive=True))
             async with environment.beside(work) as named:
                 begun = time.perf_counter()
-                async with environment.started(work, named) as run:
+                async with environment.started(work, named) as engine:
+
+                    def run(code: str, seconds: float | None = None) -> Awaitable[Answer]:
+                        return asyncio.wait_for(engine(code, seconds), PATIENCE_SECONDS)
+
                     if not await _answers(run, "x = 271828\nprint(x + 1)"):
                         raise NotRunHere("its first call had no result")
                     first_ms = (time.perf_counter() - begun) * 1000
@@ -136,12 +140,12 @@ async def _time_limit(run: Run, found: Found, seconds: int) -> None:
     await run("survivor = 271828")
     begun = time.monotonic()
     with suppress(Exception):
-        await asyncio.wait_for(run(LOOP, seconds), PATIENCE_SECONDS)
+        await run(LOOP, seconds)
     if not seconds - 1 < time.monotonic() - begun < 60:  # it was not begun, or not stopped
         return
     found.stopped = "variables lost"
     with suppress(Exception):
-        still_here = await asyncio.wait_for(_answers(run, "print(survivor + 1)"), PATIENCE_SECONDS)
+        still_here = await _answers(run, "print(survivor + 1)")
         if still_here and time.monotonic() - begun < 60:  # and the loop had not to end first
             found.stopped = "yes, variables kept"
 
@@ -159,12 +163,12 @@ async def _attacks(run: Run, world: World) -> list[str]:
         for _ in range(ATTEMPTS):
             text = ""
             with suppress(Exception):
-                text = (await asyncio.wait_for(run(cell), PATIENCE_SECONDS)).text
+                text = (await run(cell)).text
             # Whatever the engine starts for itself is no evidence, so it is not its process that is looked at.
             if await world.evidence(text, world.victim.pid):
                 through.append(name)
                 break
-        if not await asyncio.wait_for(_answers(run, "print(271828 + 1)"), PATIENCE_SECONDS):
+        if not await _answers(run, "print(271828 + 1)"):
             raise NotRunHere(f"it does not answer after {name}")
     return through
 

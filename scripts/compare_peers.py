@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty
 
 from jupyter_client.manager import AsyncKernelManager
 from mcp import Client
@@ -214,8 +215,13 @@ class Environment:
         client = manager.client()
         client.start_channels()
         try:
-            # Not `wait_for_ready`, which ends with a fifth of a second of silence.
-            await client.kernel_info(reply=True, timeout=START_SECONDS)
+            # Not `wait_for_ready`, which ends with a fifth of a second of silence. Until the kernel knows of the
+            # subscription to iopub, what it publishes is lost: a cell's output, and its idle, awaited for ever.
+            subscribed = False
+            while not subscribed:
+                await client.kernel_info(reply=True, timeout=START_SECONDS)
+                with suppress(Empty):
+                    subscribed = bool(await client.get_iopub_msg(timeout=0.1))
 
             async def run(code: str, seconds: float | None = None) -> Answer:
                 answer = Answer("")
