@@ -48,9 +48,9 @@ function pyodideModules(folder) {
   return `import fs from "node:fs";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
-import { isOwnWasm } from "./node_shims.mjs";
+import { isUnneeded } from "./node_shims.mjs";
 import { placeSymbols } from "./main_symbols.mjs";
-const readFile = async (file, options) => isOwnWasm(file) ? Buffer.alloc(0) : fs.readFileSync(file, options);
+const readFile = async (file, options) => isUnneeded(file) ? Buffer.alloc(0) : fs.readFileSync(file, options);
 const requireOfNode = (name) => {
   const found = standins[name] ?? ofNode(name);
   if (!found) throw new Error("there is no " + name);
@@ -117,7 +117,7 @@ fs.writeFileSync(bundle, text);
 const TRAINING_FLAGS = [
   "--allow-natives-syntax",
   "--wasm-sync-tier-up",
-  "--wasm-tiering-budget=100000",
+  "--wasm-tiering-budget=10000",
   "--no-flush-bytecode",
   "--hash-seed=1", // two builds make the same code; who loads it has a random seed
   "--random-seed=1",

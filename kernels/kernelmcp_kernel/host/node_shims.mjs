@@ -35,8 +35,11 @@ function refuseImports(env) {
 /** @type {{memory?: WebAssembly.Memory}} Pyodide's main module, once it is there: Emscripten keeps its memory to itself */
 export const main = {};
 
-/** Pyodide reads its wasm itself: 10 MB that nobody needs, since `installShims` has it compiled. @param {any} file */
-export const isOwnWasm = (file) => String(file).endsWith("/pyodide.asm.wasm");
+/** The name of a file for which Pyodide asks in vain. */
+export const NOTHING = "/nothing";
+
+/** What Pyodide reads and nobody needs: also its wasm, 10 MB, since `installShims` has it compiled. @param {any} file */
+export const isUnneeded = (file) => String(file) === NOTHING || String(file).endsWith("/pyodide.asm.wasm");
 
 /** Install the shims; call once, before pyodide.mjs is imported.
  * @param {Promise<WebAssembly.Module>} compiled Pyodide's main module, which is being compiled while Node loads the rest

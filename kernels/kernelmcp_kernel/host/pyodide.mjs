@@ -2,11 +2,12 @@
 import fs from "node:fs";
 import path from "node:path";
 import { EIO, errnoOf } from "./errno.mjs";
-import { installShims } from "./node_shims.mjs";
+import { NOTHING, installShims } from "./node_shims.mjs";
 import { importPyodide } from "./pyodide_modules.mjs";
 
 const BYTECODE = "/lib/bytecode";
 const SITE_PACKAGES = "/lib/python3.14/site-packages";
+const STANDARD_LIBRARY = "/lib/python314.zip";
 
 /** @param {string} runtime folder that holds pyodide/ and site/ @param {{loadOptions: (factory: any) => any}} [image] an Image, or who records for one
  * @param {{keep_imports?: boolean}} [options] keep_imports: leave WebAssembly what it could call; the attack suite does
@@ -17,8 +18,11 @@ export async function loadRuntime(runtime, image, options, check) {
   installShims(compiled, !options?.keep_imports, check);
   const { loadPyodide, factory } = await importPyodide(folder);
   const index = JSON.parse(fs.readFileSync(path.join(folder, "pyodide-lock.json"), "utf8"));
+  const own = image?.loadOptions(factory);
+  const library = path.join(folder, "python_stdlib.zip");
   const pyodide = await loadPyodide({
     indexURL: folder,
+    stdLibURL: own?._loadSnapshot ? NOTHING : library,
     lockFileContents: { info: index.info, packages: {} }, // packages are not installed from inside the guest
     env: { HOME: "/home/pyodide", LANG: "C.UTF-8", TERM: "dumb" },
     _makeSnapshot: true,
@@ -26,9 +30,10 @@ export async function loadRuntime(runtime, image, options, check) {
     stdin: () => null, // else it asks for Node's, with all that Node loads for it
     stdout: () => {},
     stderr: () => {},
-    ...image?.loadOptions(factory),
+    ...own,
   });
   nameRefusals(pyodide.FS.filesystems.NODEFS);
+  if (own?._loadSnapshot) readInPlace(pyodide, library);
   mount(pyodide, path.join(runtime, "site"), SITE_PACKAGES);
   return pyodide;
 }
@@ -38,6 +43,15 @@ export async function loadRuntime(runtime, image, options, check) {
 function nameRefusals(nodefs) {
   const convert = nodefs.convertNodeCode;
   nodefs.convertNodeCode = (/** @type {any} */ error) => convert.call(nodefs, error) ?? errnoOf(error) ?? EIO;
+}
+
+/** Pyodide would keep the standard library in memory, 2.5 MB for each guest, of which an image has loaded what usual cells import.
+ * @param {any} pyodide @param {string} library */
+function readInPlace({ FS }, library) {
+  const folder = "/lib/pyodide";
+  mount({ FS }, path.dirname(library), folder);
+  FS.unlink(STANDARD_LIBRARY);
+  FS.symlink(`${folder}/${path.basename(library)}`, STANDARD_LIBRARY);
 }
 
 /** Show a host directory to the guest. @param {any} pyodide @param {string} root @param {string} point */

@@ -3,7 +3,7 @@ import promises from "node:fs/promises";
 import { syncBuiltinESMExports } from "node:module";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
-import { isOwnWasm } from "./node_shims.mjs";
+import { isUnneeded } from "./node_shims.mjs";
 
 /** Call once the shims are installed.
  * @param {string} folder @returns {Promise<{loadPyodide: (options: any) => Promise<any>, factory: (settings: any) => Promise<any>}>}
@@ -11,7 +11,7 @@ import { isOwnWasm } from "./node_shims.mjs";
 export async function importPyodide(folder) {
   const { readFile } = promises;
   /** @type {any} */ (promises).readFile = async (/** @type {any} */ file, /** @type {any} */ options) =>
-    isOwnWasm(file) ? Buffer.alloc(0) : readFile(file, options);
+    isUnneeded(file) ? Buffer.alloc(0) : readFile(file, options);
   syncBuiltinESMExports(); // Pyodide calls the namespace of the module
   const { loadPyodide } = await import(pathToFileURL(path.join(folder, "pyodide.mjs")).href);
   const { default: factory } = await import(pathToFileURL(path.join(folder, "pyodide.asm.mjs")).href);

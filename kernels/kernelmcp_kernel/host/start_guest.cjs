@@ -16,12 +16,12 @@ const OTHERWISE_EQUAL =
 // Only V8's own functions for its tests save and load a module's machine code. A guest has their syntax switched off: it loads the
 // calls that it needs as compiled code. Where the address space is limited, V8 has no guard pages behind a memory, which this machine
 // code relies on.
-const SAVE = "(module) => %SerializeWasmModule(module)";
+const SAVE = "(module) => { %FlushLiftoffCode(); return %SerializeWasmModule(module); }";
 const LOAD = "(native, wasm) => %IsWasmTrapHandlerEnabled() ? %DeserializeWasmModule(native, wasm) : undefined";
 
 const FUNCTION_SECTION = 3;
 const BUDGET = 13_000_000; // V8's own
-const TRAINING_BUDGET = 100_000;
+const TRAINING_BUDGET = 10_000;
 
 const [bundle = "", codeFile = "", nativeFile = "", main = ""] = process.argv.splice(2, 4);
 const make = process.argv[3] === "make";
@@ -37,27 +37,36 @@ const now = () => {
 Object.defineProperty(globalThis, "performance", { value: { now, timeOrigin: Date.now() } });
 
 /** The first bytes of a file of code: V8 checks its own version and processor, but not what the code was made of.
- * @param {Buffer} source @param {Buffer} code */
-function leadOf(source, code) {
+ * @param {Buffer} source @param {Buffer[]} parts of the file behind it */
+function leadOf(source, parts) {
   const { version, platform, arch, execArgv } = process;
   const flags = zlib.crc32(execArgv.filter((each) => !OTHERWISE_EQUAL.test(each)).join(" "));
-  const lead = JSON.stringify({ version, platform, arch, flags, source: zlib.crc32(source), code: zlib.crc32(code) });
+  const made = { version, platform, arch, flags, source: zlib.crc32(source) };
+  const lead = JSON.stringify({ ...made, sizes: parts.map(({ length }) => length), crc32: parts.reduce((crc, part) => zlib.crc32(part, crc), 0) });
   return Buffer.from(`${lead.padEnd(LEAD_BYTES - 1)}\n`);
 }
 
-/** Undefined if there is none of this source, this Node and its flags. @param {string} file @param {Buffer} source */
+/** The parts of a file of code, each in memory of its own, as V8 wants them. None if the file is not of this source, this Node and its
+ * flags. @param {string} file @param {Buffer} source @returns {Buffer[]} */
 function readCode(file, source) {
   try {
-    const bytes = fs.readFileSync(file);
-    const code = bytes.subarray(LEAD_BYTES);
-    return bytes.subarray(0, LEAD_BYTES).equals(leadOf(source, code)) ? code : undefined;
+    const fd = fs.openSync(file, "r");
+    const read = (/** @type {number} */ size) => {
+      const part = Buffer.allocUnsafeSlow(size);
+      if (fs.readSync(fd, part, 0, size, null) !== size) throw new Error("the file is cut short");
+      return part;
+    };
+    const lead = read(LEAD_BYTES);
+    const parts = JSON.parse(lead.toString()).sizes.map(read);
+    fs.closeSync(fd);
+    return lead.equals(leadOf(source, parts)) ? parts : [];
   } catch {
-    return undefined;
+    return [];
   }
 }
 
-/** @param {string} file @param {Buffer} source @param {Buffer} code */
-const writeCode = (file, source, code) => fs.writeFileSync(file, Buffer.concat([leadOf(source, code), code]));
+/** @param {string} file @param {Buffer} source @param {Buffer[]} parts */
+const writeCode = (file, source, ...parts) => fs.writeFileSync(file, Buffer.concat([leadOf(source, parts), ...parts]));
 
 /** Give code the flags of this process: no code of V8 depends on those that differ. @param {Buffer} code */
 const withOwnFlags = (code) => code.fill(new vm.Script("0").createCachedData().subarray(FLAGS_AT, FLAGS_END), FLAGS_AT, FLAGS_END);
@@ -74,14 +83,12 @@ function compileMainBy(compileMain) {
 /** A module whose functions have their machine code already: most of those that a start and usual cells call.
  * @param {Buffer} wasm @returns {WebAssembly.Module | undefined} */
 function loadNative(wasm) {
-  const made = readCode(nativeFile, wasm);
-  if (!made) return undefined;
+  const [call, native] = readCode(nativeFile, wasm);
+  if (!call || !native) return undefined;
   try {
-    const end = 4 + made.readUInt32LE(0);
-    const native = withOwnFlags(Buffer.from(new Uint8Array(made.subarray(end)).buffer));
-    const load = new vm.Script(LOAD, { cachedData: withOwnFlags(made.subarray(4, end)) }).runInThisContext();
-    const module = load(native.buffer, wasm); // undefined on another processor, too
-    if (module) free(native, made, wasm);
+    const load = new vm.Script(LOAD, { cachedData: withOwnFlags(call) }).runInThisContext();
+    const module = load(withOwnFlags(native).buffer, wasm); // undefined on another processor, too
+    if (module) free(native, wasm);
     return module;
   } catch {
     return undefined; // V8 wants none of that code, and does not know the syntax
@@ -123,10 +130,8 @@ function writeNative(wasm, module) {
   const load = new vm.Script(LOAD);
   // Accepted, not yet loaded: V8 finds the module that is here. A guest of the tests loads it.
   const isAccepted = load.runInThisContext()(native.buffer, wasm) instanceof WebAssembly.Module;
-  const code = load.createCachedData(); // with the function, because it was called
-  const length = Buffer.alloc(4);
-  length.writeUInt32LE(code.length);
-  writeCode(nativeFile, wasm, isAccepted ? Buffer.concat([length, code, native]) : Buffer.alloc(0));
+  const call = load.createCachedData(); // with the function, because it was called
+  writeCode(nativeFile, wasm, ...(isAccepted ? [call, native] : []));
 }
 
 /** @param {Buffer | undefined} cachedData */
@@ -164,7 +169,7 @@ function startAndMake() {
   };
 }
 
-const code = make ? undefined : readCode(codeFile, bundled);
+const [code] = make ? [] : readCode(codeFile, bundled);
 if (make) {
   startAndMake();
 } else if (code) {
