@@ -24,7 +24,7 @@ import { Streams } from "./streams.mjs";
 import { chartDrawer } from "./vega.mjs";
 
 const [REQUESTS, FRAMES, INTERRUPTS, STATE_OUT, STATE_IN] = [3, 4, 5, 6, 7];
-const COLLECT_MS = 2000; // from a start or a loaded state to the collection of its garbage
+const COLLECT_MS = 2000; // until what a start or a loaded state has left is collected
 const PREPARE_MS = 1000; // of idleness, before a guest that has run nothing prepares to load a state
 const SETTLE_MS = 5; // a session may need some turns of the event loop after its last reply until it can be saved
 const SETTLE_TURNS = 20;
@@ -317,8 +317,8 @@ async function load(reseed) {
   return content;
 }
 
-/** Starting and loading a state leave garbage, which V8 would keep for long. Collecting it takes 40 ms of CPU: not while
- * somebody waits, and not for a guest that is gone in a moment. */
+/** Loading a state leaves garbage, and so do the libraries of packages, which V8 would keep for long. Collecting it takes 20 ms of CPU
+ * or more: not while somebody waits, and not for a guest that is gone in a moment. */
 function collectGarbage() {
   setTimeout(() => (interrupts.current ? collectGarbage() : gc?.()), COLLECT_MS).unref();
 }
@@ -389,6 +389,6 @@ process.on("uncaughtException", (error) => {
 });
 globalThis.fetch = makeFetch(askNow);
 readFrames(REQUESTS, receive, () => leave(0));
-collectGarbage();
+if (settings.packages?.length) collectGarbage();
 prepareToLoad();
 emit(JSON.stringify({ type: "ready", id: "", content: {} }));
