@@ -445,6 +445,25 @@ def test_collections_of_garbage_do_not_touch_the_pages_of_the_image(start: Start
     assert guest.save()[0]["pages"] < 2000
 
 
+def test_what_calls_have_left_on_the_stack_is_not_saved(start: Start) -> None:
+    """C code leaves as much there as it has used: megabytes, once something was nested deeply."""
+    guest, other = start(), start()
+    guest.run("from pyodide_js import _module\nmain = _module.LDSO.loadedLibsByName.__main__.exports; x = [1]")
+    answer, base = guest.save(is_base=True)
+    guest.run("begin, end = main.emscripten_stack_get_end(), main.emscripten_stack_get_current()")
+    guest.run("_module.HEAPU8.fill(255, begin, end - 100_000); x.append(2); end - begin")
+    assert int(guest.output[-1]) > 5_000_000
+    whole, state = guest.save()
+    assert whole["pages"] < answer["pages"] + 1000  # 2,500 are there
+    changed, changes = guest.save(since=answer["id"])
+    assert changed["pages"] < 1000
+    assert other.load(changes + base)["ok"]
+    assert other.run("x") == "[1, 2]"
+    third = start()
+    assert third.load(state)["ok"]
+    assert third.run("x") == "[1, 2]"
+
+
 def test_a_waiting_guest_prepares_and_loads_the_same(start: Start) -> None:
     first, second = start(), start()
     first.run("x = [1]")
@@ -458,7 +477,7 @@ GROWS = f"""
 import {{ Differences }} from "{HOST}/state/differences.mjs";
 const memory = new WebAssembly.Memory({{ initial: 512, maximum: 1024 }});
 const module = {{ HEAPU8: new Uint8Array(memory.buffer) }};
-const differences = new Differences(module, {{ fd: -1, position: 0, header: {{ runs: [] }} }});
+const differences = new Differences(module, {{ fd: -1, position: 0, header: {{ runs: [] }} }}, {{ first: 0, end: 0 }});
 const preparing = differences.prepare(() => false);
 setImmediate(() => {{
   memory.grow(1);

@@ -1,4 +1,5 @@
 // Which pages of the wasm heap have changed since a moment: a hash of each is kept, 16 bytes for 4,096.
+import { add } from "./differences.mjs";
 import { PAGE } from "./page_operations.mjs";
 
 /** @typedef {import("./differences.mjs").Run} Run */
@@ -29,9 +30,7 @@ export class ChangedPages {
     const runs = [];
     for (const page of Uint32Array.from(this.changed).sort()) {
       if (page >= this.pages && heap.compare(ZEROS, 0, PAGE, page * PAGE, page * PAGE + PAGE) === 0) continue;
-      const last = runs.at(-1);
-      if (last && last[0] + last[1] === page) last[1]++;
-      else runs.push([page, 1]);
+      add(runs, page);
     }
     return runs;
   }

@@ -3,21 +3,31 @@ import fs from "node:fs";
 import { PAGE } from "./page_operations.mjs";
 import { StateError } from "./state_error.mjs";
 
-const SLICE = 1 << 20; // bytes read from the image at once
-const ZEROS = Buffer.alloc(PAGE);
+const SLICE = 256; // pages read from the image at once
+const PIECE = 16; // pages compared at once
+const ZEROS = Buffer.alloc(PIECE * PAGE);
 
 /** @typedef {[first: number, count: number]} Run pages that follow each other */
+/** @typedef {{first: number, end: number}} Range of pages */
 
 /** @param {Run[]} runs */
 export function pagesIn(runs) {
   return runs.reduce((sum, [, count]) => sum + count, 0);
 }
 
+/** @param {Run[]} runs @param {number} page behind all of them */
+export function add(runs, page) {
+  const last = runs.at(-1);
+  if (last && last[0] + last[1] === page) last[1]++;
+  else runs.push([page, 1]);
+}
+
 /** Compares a heap with its boot image, whose file stays open: it may be replaced while the guest lives. */
 export class Differences {
-  /** @param {any} module Pyodide's @param {import("../image.mjs").Image} image */
-  constructor(module, image) {
+  /** @param {any} module Pyodide's @param {import("../image.mjs").Image} image @param {Range} unused what nobody compares */
+  constructor(module, image, unused) {
     this.module = module;
+    this.unused = unused;
     this.fd = image.fd;
     let position = image.position;
     /** @type {{first: number, end: number, position: number}[]} pages in the image's file; all others are zero */
@@ -26,7 +36,7 @@ export class Differences {
       position += length;
       return run;
     });
-    this.scratch = Buffer.allocUnsafe(SLICE);
+    this.scratch = Buffer.allocUnsafe(SLICE * PAGE);
     /** @type {{runs: Run[], content: Buffer} | undefined} what this guest's own start changed, and the image's content of it */
     this.prepared = undefined;
   }
@@ -81,30 +91,25 @@ export class Differences {
 
   /** Yields what has been found so far, slice after slice. @returns {Generator<Run[]>} */
   *#search() {
-    const { heap, scratch } = this;
+    const { heap, scratch, unused } = this;
     /** @type {Run[]} */
     const runs = [];
-    /** @param {number} page @param {Buffer} content @param {number} at */
-    const compare = (page, content, at) => {
-      if (heap.compare(content, at, at + PAGE, page * PAGE, page * PAGE + PAGE) === 0) return;
-      const last = runs.at(-1);
-      if (last && last[0] + last[1] === page) last[1]++;
-      else runs.push([page, 1]);
-    };
-    const whole = { first: heap.length / PAGE, end: heap.length / PAGE, position: 0 };
-    let page = 0;
-    for (const { first, end, position } of [...this.stored, whole]) {
-      for (; page < first; page++) {
-        compare(page, ZEROS, 0);
-        if (page % (SLICE / PAGE) === 0) yield runs;
+    const isSame = (/** @type {number} */ page, /** @type {number} */ count, /** @type {Buffer} */ content, /** @type {number} */ at) =>
+      heap.compare(content, at * PAGE, (at + count) * PAGE, page * PAGE, (page + count) * PAGE) === 0;
+    const ranges = [this.split([0, unused.first]), this.split([unused.end, heap.length / PAGE - unused.end])];
+    for (const { first, count, position } of ranges.flatMap((each) => [...each]))
+      for (let done = 0; done < count; done += SLICE) {
+        const size = Math.min(SLICE, count - done);
+        if (position !== undefined) this.#readStored(scratch.subarray(0, size * PAGE), position + done * PAGE);
+        for (let at = 0; at < size; at += PIECE) {
+          const piece = Math.min(PIECE, size - at);
+          const page = first + done + at;
+          const [content, place] = position === undefined ? [ZEROS, 0] : [scratch, at];
+          if (isSame(page, piece, content, place)) continue;
+          for (let each = 0; each < piece; each++) if (!isSame(page + each, 1, content, place + each)) add(runs, page + each);
+        }
+        yield runs;
       }
-      while (page < end) {
-        const count = Math.min(SLICE / PAGE, end - page);
-        this.#readStored(scratch.subarray(0, count * PAGE), position + (page - first) * PAGE);
-        for (let at = 0; at < count; at++, page++) compare(page, scratch, at * PAGE);
-        if (count * PAGE === SLICE || page % 64 === 0) yield runs;
-      }
-    }
     yield runs;
   }
 

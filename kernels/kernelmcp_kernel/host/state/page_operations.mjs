@@ -27,9 +27,10 @@ const WASM_PAGE = 65536;
 const MAX_PAGES = 2 ** 20;
 
 export class PageOperations {
-  /** @param {WebAssembly.Memory} heap */
-  constructor(heap) {
+  /** @param {WebAssembly.Memory} heap @param {import("./differences.mjs").Range} unused what is not scanned */
+  constructor(heap, unused) {
     this.heap = heap;
+    this.unused = unused;
     this.own = new WebAssembly.Memory({ initial: HASHES / WASM_PAGE });
     crypto.getRandomValues(new Uint8Array(this.own.buffer, KEY, KEY_BYTES));
     const module = new WebAssembly.Module(Buffer.from(WASM, "base64"));
@@ -48,7 +49,7 @@ export class PageOperations {
     return Buffer.from(this.own.buffer, BLOCK_BYTES, IMAGE_BYTES);
   }
 
-  /** The pages whose hash is another one than at the last scan; good until the next. 45 MB take 10 ms. The hash is NH, twice,
+  /** The pages whose hash is another one than at the last scan; good until the next. 35 MB take 8 ms. The hash is NH, twice,
    * with a random key: whatever has changed in a page, it is not seen with a probability of 2 to the power of -64. */
   scan() {
     const count = this.heap.buffer.byteLength / PAGE;
@@ -56,7 +57,10 @@ export class PageOperations {
     const list = HASHES + count * HASH_BYTES;
     const missing = list + count * Uint32Array.BYTES_PER_ELEMENT - this.own.buffer.byteLength;
     if (missing > 0) this.own.grow(Math.ceil(missing / WASM_PAGE));
-    return new Uint32Array(this.own.buffer, list, this.functions.scan(0, count, list));
+    const { scan } = this.functions;
+    const before = scan(0, this.unused.first, list);
+    const behind = scan(this.unused.end, count, list + before * Uint32Array.BYTES_PER_ELEMENT);
+    return new Uint32Array(this.own.buffer, list, before + behind);
   }
 
   /** Write to the block what differs in a page of the heap from a page of the image. @param {number} page @param {number} image

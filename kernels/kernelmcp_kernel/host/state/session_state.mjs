@@ -6,7 +6,7 @@
 import { ChangedPages } from "./changed_pages.mjs";
 import { Differences } from "./differences.mjs";
 import { OpenFiles } from "./open_files.mjs";
-import { PageOperations } from "./page_operations.mjs";
+import { PAGE, PageOperations } from "./page_operations.mjs";
 import { main } from "../node_shims.mjs";
 import { References } from "./references.mjs";
 import { StateError } from "./state_error.mjs";
@@ -33,21 +33,33 @@ export class SessionState {
     this.finalizers = finalizers;
     this.references = new References(pyodide, known);
     this.files = new OpenFiles(pyodide.FS);
-    this.differences = new Differences(this.module, image);
     this.stack = this.stackPointer();
+    /** Where the stack is, of which an idle guest uses nothing: 10 MB. */
+    this.unused = { first: Math.ceil(this.stackEnd() / PAGE), end: Math.floor(this.stack / PAGE) };
+    this.differences = new Differences(this.module, image, this.unused);
     this.pins = this.references.pins();
     this.preparedAt = -1; // how many finalizers had run
     /** @type {{id: string, changes: ChangedPages} | undefined} the last whole state of which others are changes */
     this.base = undefined;
   }
 
+  /** @returns {number} */
   stackPointer() {
-    return this.module._emscripten_stack_get_current?.() ?? 0;
+    return this.#exports.emscripten_stack_get_current();
+  }
+
+  /** The lowest address that the stack may reach. @returns {number} */
+  stackEnd() {
+    return this.#exports.emscripten_stack_get_end();
+  }
+
+  get #exports() {
+    return this.module.LDSO.loadedLibsByName.__main__.exports;
   }
 
   /** Made when they are needed: not at the start of each guest. */
   get operations() {
-    this.#operations ??= new PageOperations(/** @type {WebAssembly.Memory} */ (main.memory));
+    this.#operations ??= new PageOperations(/** @type {WebAssembly.Memory} */ (main.memory), this.unused);
     return this.#operations;
   }
 
