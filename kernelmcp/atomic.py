@@ -134,13 +134,13 @@ def replace_text(file: Path, text: str, *, mode: int = 0o600) -> None:
 
 
 def aside_of(file: Path) -> Path:
-    return file.with_suffix(f".damaged{file.suffix}")
+    """The name under which an unusable file is kept. A file cannot replace a directory, nor vice versa."""
+    aside = file.with_suffix(f".damaged{file.suffix}")
+    if aside.is_dir() or not file.is_file():
+        aside = aside.with_name(f"{aside.stem}.{secrets.token_hex(4)}{aside.suffix}")
+    return aside
 
 
 def put_aside(file: Path) -> None:
     """Rename an unusable file, so that a person can still inspect it. Raises `OSError`."""
-    aside = aside_of(file)
-    if aside.is_dir() or not file.is_file():
-        # A file cannot replace a directory, nor vice versa.
-        aside = aside.with_name(f"{aside.stem}.{secrets.token_hex(4)}{aside.suffix}")
-    file.replace(aside)
+    file.replace(aside_of(file))

@@ -69,7 +69,7 @@ def run(
     try:
         complete_files(state / HISTORIES, state / FILE_IDS, notebooks)
     except Exception as exc:  # noqa: BLE001 - a damaged history keeps Lab not shut
-        sys.stderr.write(f"kernelmcp: what Lab had not saved when it ended is lost: {exc}\n")
+        sys.stderr.write(f"kernelmcp: what Lab had not saved when it ended could not be saved now: {exc}\n")
     from jupyter_core.paths import jupyter_config_dir
     from jupyterlab.labapp import LabApp
     from traitlets.config import Config

@@ -57,8 +57,9 @@ def import_everything() -> None:
     program.import_kernelbase()
     for name in _OF_A_START:
         import_module(name)
-    with suppress(Exception):  # whatever is wrong with the installation, each kernel says so itself
-        import_module("kernelmcp_kernel.languages.python.image").own_build()
+    for name in ("python.image", "javascript.language"):
+        with suppress(Exception):  # whatever is wrong with the installation, each kernel says so itself
+            import_module(f"kernelmcp_kernel.languages.{name}").own_build()
 
 
 def serve(wire: socket.socket) -> None:

@@ -60,4 +60,5 @@ def test_a_fork_has_everything_imported(folder: Path) -> None:
     names = imported(folder, "-c", AS_A_FORK)
     begun = names.index(BEGUN)
     assert "kernelmcp_kernel.jupyter.channels.iopub_socket" in names[:begun]
+    assert "kernelmcp_kernel.languages.javascript.bundle" in names[:begun], "JavaScript's build is that of its server"
     assert names[begun + 1 :] == []

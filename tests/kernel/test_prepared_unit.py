@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from kernelmcp_kernel.languages.python import prepared
+from kernelmcp_kernel.languages.python import language, prepared
 from kernelmcp_kernel.languages.python.image import BootImage, rebuild_image, version_of
+from kernelmcp_kernel.languages.python.language import Python
 from kernelmcp_kernel.languages.python.prepared import find_prepared, find_with_id, imported
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Package
@@ -291,6 +292,13 @@ def test_packages_of_every_session_are_prepared_although_a_setup_is_lost(
     assert [each.name for each in found.packages] == ["own"]
     assert prepared.is_to_make(), "with the setup, when that is there"
     assert prepare.main(["--in-background"]) == 0, "it has just failed"
+    started: list[str] = []
+    monkeypatch.setattr(language, "prepare_meanwhile", lambda: started.append("a process"))
+    Python().prepare()
+    assert started == [], "it would find that"
+    os.utime(prepared.lock_file(), (0, 0))
+    Python().prepare()
+    assert started == ["a process"]
 
 
 def test_an_archive_adds_to_what_was_set_up_and_its_versions_win(store: Store, tmp_path: Path) -> None:

@@ -244,7 +244,54 @@ async def test_a_damaged_history_is_begun_anew(killed: Killed) -> None:
     assert not sessions.exists()  # or open tabs would show each cell twice
 
 
-async def test_a_full_disk_costs_no_history(killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_damaged_history_is_found_where_the_file_is_newer(killed: Killed) -> None:
+    file = await killed.add("s0.ipynb", saying("in the file"), later=3600)
+    with History._opened() as database:
+        database.execute("UPDATE changes SET change = X'ff'")
+    killed.complete()
+    assert History._opened().execute("SELECT path FROM changes").fetchall() == []
+    assert source_of(file) == "in the file"
+
+
+@pytest.mark.parametrize(("saved", "later"), [("typed", 1), ("newer", 3600)])
+async def test_a_notebook_whose_file_and_history_are_as_they_were_is_not_loaded_again(
+    killed: Killed, monkeypatch: pytest.MonkeyPatch, saved: str, later: float
+) -> None:
+    loaded: list[str] = []
+    content = history._content
+
+    def load(database: sqlite3.Connection, path: str, sessions: Path) -> dict[str, Any]:
+        loaded.append(path)
+        return content(database, path, sessions)
+
+    monkeypatch.setattr(history, "_content", load)
+    file = await killed.add("s0.ipynb", saying(saved), later=later)
+    killed.complete()
+    killed.complete()
+    assert (len(loaded), source_of(file)) == (1, saved)
+    file.write_text(json.dumps(saying("older")))
+    os.utime(file, (time.time() - 60,) * 2)
+    killed.complete()
+    assert (len(loaded), source_of(file)) == (2, "typed")
+    document: Any = YNotebook()
+    document.set(NOTEBOOK | {"cells": [saying("more")["cells"][0] | {"id": "b"}]})
+    await History(".notebook:id-s0.ipynb.y").write(document._ydoc.get_update())
+    killed.complete()
+    assert len(loaded) == 3
+
+
+async def test_a_folder_with_the_name_of_the_copy_costs_nothing(killed: Killed) -> None:
+    file = await killed.add("s0.ipynb", saying("yesterday"), later=-86400)
+    (killed.folder / "s0.damaged.ipynb").mkdir()
+    killed.complete()
+    assert source_of(file) == "typed"
+    [copy] = killed.folder.glob("s0.damaged.*.ipynb")
+    assert source_of(copy) == "yesterday"
+
+
+async def test_a_full_disk_costs_no_history(
+    killed: Killed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "full")
 
@@ -252,6 +299,7 @@ async def test_a_full_disk_costs_no_history(killed: Killed, monkeypatch: pytest.
     with monkeypatch.context() as patched:
         patched.setattr(history, "replace_text", full)
         killed.complete()
+    assert "s0.ipynb when it ended could not be saved now: " in caplog.text
     assert source_of(file) == "in the file"
     killed.complete()
     assert source_of(file) == "typed"

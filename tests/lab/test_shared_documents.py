@@ -18,6 +18,7 @@ from jupyter_server_ydoc.websocketserver import JupyterWebsocketServer
 from kernelmcp.lab.shared import stores
 from kernelmcp.lab.shared.contents import Contents
 from kernelmcp.lab.shared.documents import Documents
+from kernelmcp.lab.shared.history import History
 
 NAME = "s.ipynb"
 pytestmark = pytest.mark.anyio
@@ -177,6 +178,24 @@ async def test_what_cannot_be_loaded_is_put_aside(lab: Lab, monkeypatch: pytest.
         await cancel_loading(lab, monkeypatch)
     await begin_anew(lab)
     assert lab.file.with_name("s.damaged.ipynb").exists()
+
+
+async def test_a_history_that_cannot_be_applied_is_begun_anew(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(History, "file", tmp_path / "histories.db", raising=False)
+    monkeypatch.setattr(History, "_database", None)
+    lab.extension.ystore_class = History
+    path = f".notebook:{lab.ids.index(NAME)}.y"
+    (sessions := tmp_path / stores.SESSIONS).write_text("{}")
+    await History(path).write(b"\xff")
+    await History("another").write(b"\xff")
+    with pytest.raises(ValueError, match="decode"):
+        await lab.documents.get(NAME)
+    await lab.add("typed")
+    assert lab.cells() == ["", "typed"]
+    assert not sessions.exists()  # open tabs are reloaded
+    assert [each async for each in History("another").read()]
 
 
 async def test_a_session_that_comes_back_after_its_notebook_was_deleted_is_saved_in_the_new_one(lab: Lab) -> None:

@@ -104,7 +104,9 @@ class Documents:
             if (room := rooms.pop(room_id, None)) is not None:
                 with suppress(KeyError):  # the library keeps a room that it has stopped
                     await room.stop()
-            await asyncio.to_thread(check_notebook, self._folder / name, load=True)
+            await asyncio.to_thread(check_notebook, file := self._folder / name, load=True)
+            if file.exists() and room is not None and room.ystore is not None:
+                await asyncio.to_thread(room.ystore.check)
             raise
         return rooms[room_id]._document
 

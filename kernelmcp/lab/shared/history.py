@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import closing, suppress
 from logging import Logger, getLogger
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -22,7 +22,7 @@ from nbformat.v4 import rwbase
 from pycrdt import Doc
 from pycrdt.store import BaseYStore, YDocNotFound
 
-from kernelmcp.atomic import aside_of, replace, replace_text
+from kernelmcp.atomic import aside_of, replace, replace_text, stamp_of
 from kernelmcp.lab.shared.stores import SESSIONS
 
 # A history is merged into one change when it has grown by this factor, and is at least this large.
@@ -40,6 +40,8 @@ LONGEST_UNSAVED_SECONDS = 600.0
 ROW_BYTES = 200
 _TABLE = "CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY, path TEXT, change BLOB, time REAL)"
 _INDEX = "CREATE INDEX IF NOT EXISTS by_path ON changes (path, number)"
+# The state of a history and of its file in which they were last found to agree: loading both takes 90 ms for 0.5 MB.
+_SAVED = "CREATE TABLE IF NOT EXISTS saved (path TEXT PRIMARY KEY, state TEXT)"
 
 
 class History(BaseYStore):
@@ -98,6 +100,11 @@ class History(BaseYStore):
         for change, when in rows:
             yield change, b"", when
 
+    def check(self) -> None:
+        """Delete the history if it is damaged: nobody could open the document any more. Blocking."""
+        with suppress(_DamagedError, sqlite3.Error), closing(connect(self.file)) as database:
+            _content(database, self._path, self.file.with_name(SESSIONS))
+
     async def _squash(self) -> None:
         try:
             last, whole = await asyncio.to_thread(squashed, self.file, self._path)
@@ -124,6 +131,7 @@ def connect(file: Path) -> sqlite3.Connection:
     with database:
         database.execute(_TABLE)
         database.execute(_INDEX)
+        database.execute(_SAVED)
     return database
 
 
@@ -156,29 +164,30 @@ def complete_files(file: Path, file_ids: Path, notebooks: Path) -> None:
     with closing(sqlite3.connect(file_ids)) as database:
         names = dict(database.execute("SELECT id, path FROM Files").fetchall())
     with closing(connect(file)) as database:
-        for path, last in database.execute("SELECT path, max(time) FROM changes GROUP BY path").fetchall():
+        histories = "SELECT path, max(time), count(*), sum(length(change)) FROM changes GROUP BY path"
+        for path, last, *size in database.execute(histories).fetchall():
             kind, _, file_id = path.removeprefix(".").removesuffix(".y").partition(":")
             notebook = Path(names.get(file_id, ""))
-            if kind != "notebook" or not notebook.is_relative_to(notebooks):
+            if kind != "notebook" or not notebook.is_relative_to(notebooks) or not notebook.is_file():
+                continue
+            state = json.dumps([last, *size, *stamp_of(notebook)])
+            if database.execute("SELECT 1 FROM saved WHERE path = ? AND state = ?", [path, state]).fetchone():
                 continue
             try:
-                _complete(notebook, last, database, path, file.with_name(SESSIONS))
+                _complete(notebook, last, _content(database, path, file.with_name(SESSIONS)))
+                with suppress(sqlite3.Error), database:
+                    database.execute("INSERT OR REPLACE INTO saved VALUES (?, ?)", [path, state])
             except Exception as exc:  # noqa: BLE001 - one damaged history keeps no other notebook from being saved
+                what = "is lost" if isinstance(exc, _DamagedError) else "could not be saved now"
                 getLogger(__name__).error(
-                    "kernelmcp: what Lab had not saved of %s when it ended is lost: %s", notebook.name, exc
+                    "kernelmcp: what Lab had not saved of %s when it ended %s: %s", notebook.name, what, exc
                 )
 
 
-def _complete(notebook: Path, last: float, database: sqlite3.Connection, path: str, sessions: Path) -> None:
-    if not notebook.is_file() or last <= (changed := notebook.stat().st_mtime) - LONGEST_SAVE_SECONDS:
+def _complete(notebook: Path, last: float, content: dict[str, Any]) -> None:
+    changed = notebook.stat().st_mtime
+    if last <= changed - LONGEST_SAVE_SECONDS:
         return
-    try:
-        content = _content(database, path)
-    except _DamagedError:  # Lab could not open it: its file counts, and open tabs are reloaded
-        with database:
-            database.execute("DELETE FROM changes WHERE path = ?", [path])
-        sessions.unlink(missing_ok=True)
-        raise
     if content["nbformat"] != 4 or not content["cells"]:  # killed during loading, it has none yet
         return
     found = notebook.read_bytes()
@@ -210,8 +219,9 @@ class _DamagedError(ValueError):
     """A history's changes cannot be applied."""
 
 
-def _content(database: sqlite3.Connection, path: str) -> dict[str, Any]:
-    """Raises `_DamagedError`."""
+def _content(database: sqlite3.Connection, path: str, sessions: Path) -> dict[str, Any]:
+    """Deletes a damaged history, which Lab could not open: its file counts, and open tabs are reloaded. Raises
+    `_DamagedError`, `sqlite3.Error`."""
     document: Doc[Any] = Doc()
     try:
         for (change,) in database.execute("SELECT change FROM changes WHERE path = ? ORDER BY number", [path]):
@@ -221,4 +231,7 @@ def _content(database: sqlite3.Connection, path: str) -> dict[str, Any]:
     except (sqlite3.Error, MemoryError):  # the next start may read it
         raise
     except Exception as exc:
+        with database:
+            database.execute("DELETE FROM changes WHERE path = ?", [path])
+        sessions.unlink(missing_ok=True)
         raise _DamagedError(str(exc)) from exc

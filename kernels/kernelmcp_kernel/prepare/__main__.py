@@ -52,8 +52,6 @@ from kernelmcp_kernel.runtime.build_identity import BuildError, build_id
 from kernelmcp_kernel.runtime.places import PACKAGE, open_package_cache, packages_root
 from kernelmcp_kernel.settings import settings
 
-# After a failure, no kernel retries before this time, seconds.
-RETRY_SECONDS = 300.0
 # Honest packages do not make an image larger than this.
 MAX_IMAGE_BYTES = 1 << 30
 # Images that are kept, for kernels with different settings.
@@ -103,10 +101,10 @@ def _plan(parsed: argparse.Namespace) -> int:
 
 def _run(parsed: argparse.Namespace, folder: Path) -> int:
     """Prepare as `main` was told, alone. Raises OSError."""
-    with _locked(folder / "prepare.lock", wait=not parsed.in_background) as failed_at:
+    with _locked(prepared.lock_file(), wait=not parsed.in_background) as failed_at:
         if failed_at is None:
             return 0  # another process is preparing
-        if parsed.in_background and (not prepared.is_to_make() or _has_failed(failed_at)):
+        if parsed.in_background and (not prepared.is_to_make() or prepared.has_failed(failed_at)):
             return 0
         _delete_drafts(folder)
         try:
@@ -137,7 +135,7 @@ def _locked(file: Path, *, wait: bool) -> Iterator[Path | None]:
 def _compile(packages: Sequence[str]) -> int:
     """Compile packages that are unpacked in the cache, unless another process does that, or one has just failed."""
     with suppress(OSError), _locked(packages_root() / "compile.lock", wait=False) as failed_at:
-        if failed_at is None or _has_failed(failed_at):
+        if failed_at is None or prepared.has_failed(failed_at):
             return 0
         store = Store(packages_root(), settings().packages.max_cache_mb << 20)
         try:
@@ -160,11 +158,6 @@ def _delete_drafts(folder: Path) -> None:
 def _note(failed_at: Path, *, failed: bool) -> None:
     with suppress(OSError):  # on a full disk, the next process tries again
         failed_at.write_text("failed\n" if failed else "")
-
-
-def _has_failed(failed_at: Path) -> bool:
-    found = failed_at.stat()
-    return bool(found.st_size) and time.time() - found.st_mtime < RETRY_SECONDS
 
 
 def _prepare(parsed: argparse.Namespace) -> bool:

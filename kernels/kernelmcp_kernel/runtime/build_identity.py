@@ -18,6 +18,10 @@ class BuildError(Exception):
     """The runtime is missing or could not be built; the text gives the reason and says what to do."""
 
 
+BEING_REPLACED = (BuildError, KeyError, OSError, ValueError)
+"""What `build_id` may raise while another installation takes the place of this one."""
+
+
 def build_id(package_dir: Path) -> str:
     """The inputs of a boot image: packages, Node, the host's JavaScript and the guest's Python, as sha256 (hex).
 

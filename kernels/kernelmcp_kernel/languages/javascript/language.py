@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +36,7 @@ class JavaScript(Language):
         self._image: str | None = None
         """The build that guests are started from."""
         self._own: str | None = None
-        """That of the first one, which is of the same build as this kernel process."""
+        """What takes the place of `own_build`, from which no guest starts."""
 
     def prepare(self) -> None:
         if not (ENGINE / "stamp").is_file():
@@ -48,32 +49,46 @@ class JavaScript(Language):
 
     def use_image(self, image: str) -> str | None:
         if image != self._image:
-            if image != sources(FOLDER) and kept_builds.find(_NAME, image, "") is None:
+            if image != _installed() and kept_builds.find(_NAME, image, "") is None:
                 return ANOTHER_BUILD
             self._image = image
         return None
 
     def use_own_image(self) -> None:
-        self._image = self._own
+        self._image = None
 
     def keep_image(self) -> bool:
         script = entry(FOLDER)
-        if self._image is None or self._image != sources(FOLDER) or not script.is_relative_to(FOLDER / BUNDLE):
+        if self._image is None or self._image != _installed() or not script.is_relative_to(FOLDER / BUNDLE):
             return self._image is not None and kept_builds.find(_NAME, self._image, "") is not None
         parts = {"bundle": script.parent}
-        return kept_builds.keep(_NAME, self._image, "", parts, lambda: sources(FOLDER) == self._image)
+        return kept_builds.keep(_NAME, self._image, "", parts, lambda: _installed() == self._image)
 
     def mend(self, exit_code: int) -> None:
-        self._image = self._own = None  # a kept build may be damaged
+        self._image = self._own = sources(FOLDER)  # a kept build may be damaged
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
-        script, readable, installed = entry(FOLDER), (FOLDER, HOST), sources(FOLDER)
-        if self._image not in (None, installed) and (kept := kept_builds.find(_NAME, self._image, "")):
-            script, readable = kept / "bundle" / script.name, (kept,)
+        wanted, installed = self._image or self._own or own_build(), _installed()
+        if wanted != installed and (kept := kept_builds.find(_NAME, wanted, "")):
+            script, readable = kept / "bundle" / entry(FOLDER).name, (kept,)
         else:
-            self._image = installed
-        self._own = self._own or self._image
+            wanted, script, readable = installed or sources(FOLDER), entry(FOLDER), (FOLDER, HOST)
+        self._image = wanted
         return node_guest(script, [json.dumps(file_options(sandbox))], sandbox, readable, (_COMPILED_LATER,))
+
+
+@cache
+def own_build() -> str:
+    """The digest of the installation as this process has found it first, as for Python. Raises OSError."""
+    return sources(FOLDER)
+
+
+def _installed() -> str | None:
+    """The digest of the installation; None while it is being replaced."""
+    try:
+        return sources(FOLDER)
+    except OSError:
+        return None
 
 
 LANGUAGE = JavaScript()

@@ -21,7 +21,7 @@ from pathlib import Path
 from kernelmcp_kernel.languages import kept_builds
 from kernelmcp_kernel.languages.python.guest_bundle import code_of, find_bundle, native_of
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage
-from kernelmcp_kernel.runtime.build_identity import BuildError, build_id
+from kernelmcp_kernel.runtime.build_identity import BEING_REPLACED, build_id
 from kernelmcp_kernel.runtime.places import HOST, PACKAGE, RUNTIME
 from kernelmcp_kernel.settings import data_home
 
@@ -125,7 +125,7 @@ def own_image() -> BootImage:
 
 def is_current() -> bool:
     """False if the installation was replaced since this process found it, or is just being replaced."""
-    return _installed() == own_build()
+    return (installed := _installed()) is not None and installed == own_build()
 
 
 def still_there(image: BootImage) -> BootImage:
@@ -143,7 +143,7 @@ def _installed() -> str | None:
     """The id of the installation; None while it is being replaced."""
     try:
         return build_id(PACKAGE)
-    except (BuildError, KeyError, OSError, ValueError):
+    except BEING_REPLACED:
         return None
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -29,9 +30,11 @@ from kernelmcp_kernel.languages.python.prepared import (
     PreparedPackage,
     find_prepared,
     find_with_id,
+    has_failed,
     is_to_make,
+    lock_file,
 )
-from kernelmcp_kernel.runtime.build_identity import BuildError, node_binary
+from kernelmcp_kernel.runtime.build_identity import BEING_REPLACED, BuildError, node_binary
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
 from kernelmcp_kernel.runtime.node import COMPILED_LATER, node_guest
@@ -66,8 +69,9 @@ class Python(Language):
     def prepare(self) -> None:
         _check_node()
         open_package_cache()
-        if is_to_make():
-            prepare_meanwhile()
+        with suppress(*BEING_REPLACED):
+            if is_to_make() and is_current() and not has_failed(lock_file()):
+                prepare_meanwhile()
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
         image = still_there(self._image) if self._image else _first_image()
@@ -111,7 +115,7 @@ class Python(Language):
         packages = settings().packages
         if not packages.preinstalled and not (packages.auto_install and prepared.is_wanted_by(code)):
             return True
-        self._image = prepared_image(prepared, plain_image())
+        self._image = prepared_image(prepared, own_image())
         return False
 
     @property
@@ -161,7 +165,7 @@ def _build_of(image: BootImage) -> str:
 
 def _first_image() -> BootImage:
     if settings().packages.preinstalled and (prepared := _usable()) and is_current():
-        return prepared_image(prepared, plain_image())
+        return prepared_image(prepared, own_image())
     return own_image()
 
 

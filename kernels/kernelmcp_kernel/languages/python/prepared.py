@@ -11,16 +11,19 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelmcp_kernel.runtime.build_identity import build_id
+from kernelmcp_kernel.runtime.build_identity import BEING_REPLACED, build_id
 from kernelmcp_kernel.runtime.places import PACKAGE
 from kernelmcp_kernel.settings import data_home, settings
 
+# After a failure, no kernel retries before this time, seconds.
+RETRY_SECONDS = 300.0
 # Modules to import in the image of a setup, if it has them: all others import fast, or are large and rarely needed.
 IN_IMAGE = ("numpy", "pandas", "matplotlib.pyplot")
 
@@ -168,15 +171,33 @@ def files(setup: Setup | None = None) -> tuple[Path, Path]:
 
 def find_prepared() -> Prepared | None:
     """The prepared packages; those of packages.preinstalled alone while what was set up is not there. None if nothing
-    should be prepared, if the image or a package is missing (as yet), or if one is denied now."""
+    should be prepared, if the image or a package is missing (as yet), if one is denied now, or if the installation is
+    just being replaced."""
     if not is_asked_for():
         return None
-    return _read(files()[1]) or (_read(files(Setup())[1]) if settings().packages.preinstalled else None)
+    try:
+        return _read(files()[1]) or (_read(files(Setup())[1]) if settings().packages.preinstalled else None)
+    except BEING_REPLACED:
+        return None
 
 
 def is_to_make(setup: Setup | None = None) -> bool:
     """Return whether the image of `files` is wanted and is not there, or not all of its packages are."""
     return is_asked_for() and _read(files(setup)[1]) is None
+
+
+def lock_file() -> Path:
+    """Locked by the process that prepares packages. Not empty after a failure."""
+    return data_home() / "images" / "prepare.lock"
+
+
+def has_failed(lock: Path) -> bool:
+    """Return whether a process that had this lock has just failed."""
+    try:
+        found = lock.stat()
+    except OSError:
+        return False
+    return bool(found.st_size) and time.time() - found.st_mtime < RETRY_SECONDS
 
 
 def find_with_id(identity: str) -> Prepared | None:
