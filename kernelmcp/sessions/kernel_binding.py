@@ -354,10 +354,10 @@ class KernelBinding:
     # -- run ----------------------------------------------------------------------------------------------------
 
     async def restore_packages(self, kernel: Kernel) -> str | None:
-        """Reinstall the session's packages in a fresh kernel, before a cell. Returns a warning for the cell's stderr if
-        that failed."""
+        """Reinstall the session's packages in a fresh kernel, before a cell. Returns a warning for its stderr."""
         async with self._restoring:
-            missing, self.packages_missing = self.packages_missing, False
+            if missing := self.packages_missing and self.holds(kernel):  # not replaced by another one meanwhile
+                self.packages_missing = False
             return await restore(kernel, self._record.packages) if missing and self._record.packages else None
 
     def note_packages(self, content: dict[str, Any]) -> None:

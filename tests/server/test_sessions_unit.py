@@ -430,6 +430,22 @@ async def test_packages_whose_installation_was_cancelled_are_installed_before_th
     assert (first.status, kernel.cells) == ("interrupted", [install, install, "2"])
 
 
+async def test_who_waits_for_packages_in_a_kernel_that_is_replaced_leaves_them_to_the_next_one(one: Opened) -> None:
+    _, _, session = one
+    session.record.packages = [Package(name="numpy", version="1.0")]
+    await settled()
+    kernel = cast("FakeKernel", session.kernel)
+    install = "%pip install --no-deps numpy==1.0"
+    kernel.long = {install}
+    restoring = [asyncio.create_task(session.queue.binding.restore_packages(kernel)) for _ in range(2)]
+    await settled()
+    kernel.long = set()
+    await session.reset(variables=True, files=False)
+    assert await asyncio.gather(*restoring) == [None, None]
+    await session.submit("1").done.wait()
+    assert (kernel.cells, cast("FakeKernel", session.kernel).cells) == ([install], [install, "1"])
+
+
 async def test_a_cell_that_is_cancelled_while_its_quota_is_measured_is_not_sent(
     one: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
