@@ -150,6 +150,38 @@ def test_what_would_lose_all_output_is_refused_where_it_is_a_command(guest: Shel
     assert guest.apart(texts + commands).stdout == "exec > >(a)\nexec > >(b)\nc\nit's exec > >(d)\n"
 
 
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        ('if(( $(echo "4") > 3 )); then echo y; fi; echo after', "y\nafter\n"),
+        ('n=2; while(( $(echo "$n") > 0 )); do echo $n; n=$((n - 1)); done', "2\n1\n"),
+        ('! (( $(echo "0") )) && echo none', "none\n"),
+        ('f() (( $(echo "$1") > 1 ))\nf 2 && echo more; f 1 || echo less', "more\nless\n"),
+        ('f() { echo "$1"; }; x=$(( (($(f "2"))) * 2 )); echo $x', "4\n"),
+        ('x=0; (( $(echo "5") / x )); echo after $?', "after 1\n"),
+        ('(( x = $(echo "3 +") )); echo after $?', "after 1\n"),
+        (
+            'x=$((1<<4))\nif (( $(echo "2 > 1" | bc) )); then echo yes; else echo no; fi; [ -e 1 ] || echo clean',
+            "yes\nclean\n",
+        ),
+        (
+            "printf $'it\\'s\\n'; if (( $(echo \"2 > 1\" | bc) )); then echo 'yes'; fi; [ -e 1 ] || echo clean",
+            "it's\nyes\nclean\n",
+        ),
+        (
+            "cat <<'A'; cat <<'B'\n(( $(echo \"1\") ))\nA\nexec > >(cat)\nB\necho done",
+            '(( $(echo "1") ))\nexec > >(cat)\ndone\n',
+        ),
+        ("cat <<'END OF'\nexec > >(cat)\nEND OF\necho done", "exec > >(cat)\ndone\n"),
+        ('cat <<-X\n\t(( $(echo "1") ))\n\tX\n(( $(echo "1") )) && echo done', "(( 1 ))\ndone\n"),
+        ("echo exec bash -c 'cat > >(cat)'", "exec bash -c cat > >(cat)\n"),
+    ],
+)
+def test_arithmetic_with_quotes_is_rewritten_where_it_is_a_command(guest: ShellGuest, code: str, printed: str) -> None:
+    """All as bash has it."""
+    assert guest.apart(code).stdout == printed
+
+
 def program(stdout: bytes = b"", stderr: bytes = b"", exit_code: int = 0) -> Content:
     encoded = {name: base64.b64encode(data).decode() for name, data in (("stdout", stdout), ("stderr", stderr))}
     return {"value": {"exit_code": exit_code, **encoded}}

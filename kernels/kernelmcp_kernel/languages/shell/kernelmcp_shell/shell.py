@@ -85,17 +85,16 @@ _NOT_ANALYZED = re.compile(r"@P\}|\bPS4\b|\(\([^)]*\$\(|(?<![$\w])(?<!\$\{)PATH\
 _PLAIN = r"""[^()"'\\] | \\. | "(?:[^"\\]|\\.)*+" | '[^']*+'"""
 _INSIDE = rf"(?: {_PLAIN} | \((?: {_PLAIN} | \((?: {_PLAIN} | \((?: {_PLAIN} )*+\) )*+\) )*+\) )*+"
 _PIECES = re.compile(
-    rf"""\\. | '[^']*+' | "(?:[^"\\]|\\.)*+" | (?<!\S)\#[^\n]*+
-    | (?<!<)<<-?[ ]*\\?(?P<quote>["']?)(?P<end>[^\s"'\\;&|<>()]++)(?P=quote)
-      [^\n]*\n(?:[^\n]*\n)*?(?:\t*(?P=end)(?=\n|\Z)|[^\n]*\Z)
-    | (?P<exec> (?: \A | [\n;&|(){{] | \b(?:then|do|else)\s ) \s* exec[ \t] (?: [^\n;|&()] | (?<=[<>])& ){{0,200}}?
-      (?<![\d}}&>]) [12&]? >[>&|]? [ \t]* >\( )
-    | \bfor\s*\(\( | \$\(\( | (?<!\()\(\((?P<inside>{_INSIDE})\)\)""",
+    rf"""\\. | \$?'(?:(?<=\$')(?:[^'\\]|\\.)*+ | (?<!\$')[^']*+)' | "(?:[^"\\]|\\.)*+" | (?<!\S)\#[^\n]*+
+    | (?<!<)<<(?P<tabs>-?)(?!<)[ ]*(?P<end>(?: [^\s"'\\;&|<>()] | \\. | '[^'\n]*' | "[^"\n]*" )++) | (?P<line>\n)
+    | (?P<exec> (?: (?<![^\n;&|(){{]) | \b(?<=then|else)\s | \b(?<=do)\s ) [ \t]* exec[ \t]
+      (?: [^\n;|&()"'] | (?<=[<>])& ){{0,200}}? (?<![\d}}&>]) [12&]? >[>&|]? [ \t]* >\( )
+    | \bfor\s*\(\( | \$\(\({_INSIDE}\)\) | \$\(\( | (?<!\()\(\((?P<inside>{_INSIDE})\)\)""",
     re.VERBOSE | re.DOTALL,
 )
 _SUBSTITUTES_QUOTED = re.compile(r"""(?=.*(?:\$\(|`)).*["']""", re.DOTALL)
 _MOST_CHARS_TO_REWRITE = 64 * 1024
-_EXEC_REFUSED = "exec with >(...) would lose all output that follows: use { ...; } 2>&1 | tee FILE"
+_EXEC_REFUSED = "exec with >(...) would lose the output that follows: use { ...; } 2>&1 | tee FILE"
 
 # Programs of Python that are modules here, and two that no WebAssembly has. bashkit would name commands like `flock`.
 _OF_PYTHON = {
@@ -239,18 +238,38 @@ class Shell:
 
 
 def _quotes_kept(code: str) -> str | None:
-    """A script, with `[ $((...)) -ne 0 ]` in place of the `((...))` that would lose quotes. None: it is refused."""
+    """A script, with `{ let "..."; }` in place of the `((...))` that would lose quotes. None: it is refused."""
     if len(code) > _MOST_CHARS_TO_REWRITE or ("((" not in code and "exec" not in code):
         return code
     pieces: list[str] = []
-    at = 0
-    for found in _PIECES.finditer(code):
+    texts: list[
+        tuple[str, str]
+    ] = []  # here-documents that begin with the next line: their end, and if it may follow tabs
+    at = done = 0
+    while found := _PIECES.search(code, at):
+        at = found.end()
         if found["exec"]:
             return None
-        if found["inside"] and _SUBSTITUTES_QUOTED.match(found["inside"]):
-            pieces += [code[at : found.start()], f"[ $(({found['inside']})) -ne 0 ]"]
-            at = found.end()
-    return "".join([*pieces, code[at:]])
+        if found["end"]:
+            texts.append((re.sub(r"[\"'\\\\]", "", found["end"]), found["tabs"]))
+        elif found["line"]:
+            for end, tabs in texts:
+                at = _behind(code, at, end, tabs)
+            texts.clear()
+        elif found["inside"] and _SUBSTITUTES_QUOTED.match(found["inside"]):
+            pieces += [code[done : found.start()], f' {{ let "{found["inside"]}"; }}']
+            done = at
+    return "".join([*pieces, code[done:]])
+
+
+def _behind(code: str, at: int, end: str, tabs: str) -> int:
+    """Where a here-document has ended that begins there."""
+    line = None
+    while at < len(code) and line != end:
+        stop = code.find("\n", at) % (len(code) + 1)  # without one, at the end
+        line = code[at:stop].lstrip("\t") if tabs else code[at:stop]
+        at = min(stop + 1, len(code))
+    return at
 
 
 def _with_advice(stderr: str) -> str:
