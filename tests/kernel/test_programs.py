@@ -5,6 +5,7 @@ The shell is a stand-in of six commands, whose guest also does what a hostile on
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from kernelmcp_kernel.guests.host_calls import MAX_CALLS
 from ..added_language import add_shell, without_shell
 from .conftest import running_kernel
 from .driver import Kernel, wait_until
+from .wheels import make_wheel
 
 FILES = {
     "helper.py": "def shout(text): return text.upper()",
@@ -65,13 +67,28 @@ FILES = {
         asyncio.get_event_loop().create_task(asyncio.sleep(1000), name="left")
         sys.exit("that was rude")""",
 }
+PACKAGES = {
+    "likesql.py": """
+        import logging, sys
+        logging.getLogger("likesql").setLevel(logging.ERROR)
+        logging.getLogger("likesql.pool").addHandler(logging.StreamHandler(sys.stdout))
+        logging.getLogger("likesql.pool").addFilter(lambda record: "secret" not in record.msg)""",
+    "likehttp.py": """
+        import logging
+        log = logging.getLogger("likehttp")
+        log.addFilter(lambda record: True); log.propagate = False""",
+}
 
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    with running_kernel(search=add_shell(tmp_path_factory.mktemp("shell"))) as running:
+    wheels = tmp_path_factory.mktemp("wheels")
+    make_wheel(wheels, "likes", files={name: textwrap.dedent(text) for name, text in PACKAGES.items()})
+    settings = json.dumps({"wheel_folders": [str(wheels)]})
+    with running_kernel(add_shell(tmp_path_factory.mktemp("shell")), KERNELMCP_PACKAGES=settings) as running:
         for name, text in FILES.items():
             running.prepare(f"open({name!r}, 'w').write({textwrap.dedent(text).lstrip()!r})")
+        running.prepare("%pip install likes")
         running.prepare("import asyncio, os, subprocess, sys\nfrom kernelmcp_guest.blocking import host_call\nkept = 1")
         yield running
 
@@ -209,19 +226,14 @@ def test_a_program_logs_by_itself_and_leaves_the_notebooks_loggers(kernel: Kerne
 
 def test_packages_keep_the_loggers_that_they_set_up_at_import(kernel: Kernel) -> None:
     """Also where a program imported them first."""
-    package = """
-        import logging, sys, types
-        if "likesql" not in sys.modules:
-            sys.modules["likesql"] = types.ModuleType("likesql")
-            logging.getLogger("likesql").setLevel(logging.ERROR)
-            logging.getLogger("likesql.pool").addHandler(logging.StreamHandler(sys.stdout))
-            logging.getLogger("likesql.pool").addFilter(lambda record: "secret" not in record.msg)
+    user = """
+        import likesql, logging
         log = logging.getLogger("likesql.pool")
         log.warning("quiet"), log.error("said"), log.error("secret")"""
-    kernel.run(f"open('likesql_user.py', 'w').write({textwrap.dedent(package)!r})")
+    kernel.run(f"open('likesql_user.py', 'w').write({textwrap.dedent(user)!r})")
     for _ in range(2):
         assert kernel.run("!python likesql_user.py | python clean.py").text() == "SAID\n"
-    assert kernel.run(textwrap.dedent(package)).text() == "said\n"
+    assert kernel.run(textwrap.dedent(user)).text() == "said\n"
     changes = """
         import logging
         log = logging.getLogger("likesql.pool")
@@ -229,6 +241,30 @@ def test_packages_keep_the_loggers_that_they_set_up_at_import(kernel: Kernel) ->
     kernel.run(f"open('changes.py', 'w').write({textwrap.dedent(changes)!r})")
     kernel.run("!python changes.py")
     assert kernel.run("log.level, len(log.handlers), len(log.filters)").result == "(0, 1, 1)"
+
+
+def test_a_program_that_imports_a_package_first_leaves_what_the_notebook_has_set_in_its_loggers(kernel: Kernel) -> None:
+    notebook = """
+        import gc, logging
+        log = logging.getLogger("likehttp")
+        log.setLevel("ERROR"); log.addHandler(mine := logging.NullHandler())"""
+    program = """
+        import logging, sys
+        log = logging.getLogger("likehttp")
+        log.addHandler(logging.StreamHandler(sys.stdout))
+        import likehttp
+        log.setLevel("INFO"); logging.getLogger("likehttp.part").setLevel("DEBUG")
+        log.addHandler(logging.FileHandler("likehttp.log"))
+        log.info("once")"""
+    kernel.run(textwrap.dedent(notebook))
+    kernel.run(f"open('likehttp_user.py', 'w').write({textwrap.dedent(program)!r})")
+    left = "[each for each in gc.get_objects() if isinstance(each, logging.FileHandler) and each.stream is not None]"
+    for _ in range(2):
+        assert kernel.run("!python likehttp_user.py").text() == "once\n"
+        state = (
+            f"{left}, log.level, log.handlers == [mine], len(log.filters), log.propagate, log.getChild('part').level"
+        )
+        assert kernel.run(state).result == "([], 40, True, 1, False, 0)"
 
 
 def test_a_program_has_no_filters_of_the_notebooks_loggers(kernel: Kernel) -> None:

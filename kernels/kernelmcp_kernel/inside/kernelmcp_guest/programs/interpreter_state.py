@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any, NoReturn, TextIO
 
@@ -24,18 +26,23 @@ from kernelmcp_guest.packages.missing_imports import OWN_FOLDERS
 from kernelmcp_guest.programs.output import own_stream
 from kernelmcp_guest.running import running
 
-_CHANGED: dict[ModuleType, str] = {
+_CHANGED: dict[object, str] = {
     sys: "stdin stdout stderr __stdin__ __stdout__ __stderr__ excepthook displayhook breakpointhook unraisablehook "
     "dont_write_bytecode argv path meta_path path_hooks warnoptions",
     builtins: "input exit quit print open",
     getpass: "getpass",
     blocking: "stdin_allowed",
     atexit: "register unregister",
+    SourceFileLoader: "create_module",
 }
 # Variables that this Python and its packages need, whatever environment a program is given. There is no database of
 # users to ask for a home or a name, and bash here exports no PATH.
 _NEEDED = ("HOME", "PATH", "USER", "LD_LIBRARY_PATH", "MPLBACKEND")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+Settings = tuple[list[Any], list[Any], int, bool, bool]
+"""Handlers, filters, level, propagate and disabled of a logger."""
+_UNSET: Settings = ([], [], 0, True, False)
 
 
 @dataclass(frozen=True)
@@ -221,27 +228,55 @@ def _figures() -> Callable[[], object]:
 
 
 def _logging() -> Callable[[], object]:
-    """Loggers stay the same ones, and what is set in them is restored. Packages set theirs up at import, which is not
-    done again: theirs are as they are, and stay so once a program has imported them first."""
+    """Loggers stay the same ones, and what is set in them is restored. But what packages set at import, which is not
+    done again, stays, also once a program has imported them first."""
     kept = {each: _settings(each) for each in _loggers()}
-    packages = {each for each in kept if _is_of_package(each)}
     disabled = next((each.manager.disable for each in kept), 0)
-    _forget_logging(kept.keys() - packages)
+    _forget_logging(each for each in kept if not _is_of_package(each))
+    by_imports = _note_imports()
 
     def undo() -> None:
-        changed = {each for each in _loggers() if each in packages or not _is_of_package(each)}
-        before = {handler for handlers, *_ in kept.values() for handler in handlers}
-        for handler in {handler for each in changed for handler in each.handlers} - before:
+        programs = {handler for each in _loggers() for handler in each.handlers}
+        _forget_logging(_loggers())
+        for logger, settings in kept.items():
+            _set_logger(logger, *settings)
+        for logger, before, after in by_imports:
+            _change_logger(logger, before, after)
+        for handler in programs.difference(*(each.handlers for each in (*kept, *_loggers()))):
             with suppress(Exception):
                 handler.close()
-        _forget_logging(changed)
-        for logger in changed & kept.keys():
-            _set_logger(logger, *kept[logger])
         for root in _loggers()[:1]:
             root.setLevel(root.level)  # each logger keeps what it has made of all levels until one is set
             root.manager.disable = disabled
 
     return undo
+
+
+def _note_imports() -> list[tuple[Any, Settings, Settings]]:
+    """Return a list that gets each logger but the root whose settings the import of a package changes, with those
+    before and after it."""
+    noted: list[tuple[Any, Settings, Settings]] = []
+    create, under_way = SourceFileLoader.create_module, False
+
+    def create_module(self: Any, spec: ModuleSpec) -> ModuleType | None:
+        if not under_way and not str(spec.origin).startswith(OWN_FOLDERS):
+            self.exec_module = partial(exec_module, self.exec_module)
+        return create(self, spec)
+
+    def exec_module(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        nonlocal under_way
+        under_way, before = True, {each: _settings(each) for each in _loggers()}
+        try:
+            execute(module)
+        finally:
+            under_way = False
+            for logger in _loggers()[1:]:
+                was, now = before.get(logger, _UNSET), _settings(logger)
+                if was != now:
+                    noted.append((logger, was, now))
+
+    SourceFileLoader.create_module = create_module
+    return noted
 
 
 def _loggers() -> list[Any]:
@@ -269,7 +304,7 @@ def _forget_logging(loggers: Iterable[Any]) -> None:
         root.manager.disable = 0
 
 
-def _settings(logger: Any) -> tuple[list[Any], list[Any], int, bool, bool]:
+def _settings(logger: Any) -> Settings:
     return logger.handlers[:], logger.filters[:], logger.level, logger.propagate, logger.disabled
 
 
@@ -278,6 +313,15 @@ def _set_logger(
 ) -> None:
     logger.handlers[:], logger.filters[:] = handlers, filters
     logger.level, logger.propagate, logger.disabled = level, propagate, disabled
+
+
+def _change_logger(logger: Any, before: Settings, after: Settings) -> None:
+    """Change it as it was changed between these."""
+    for present, old, new in zip((logger.handlers, logger.filters), before[:2], after[:2], strict=True):
+        present += [each for each in new if each not in old and each not in present]
+    for name, old, new in zip(("level", "propagate", "disabled"), before[2:], after[2:], strict=True):
+        if old != new:
+            setattr(logger, name, new)
 
 
 def _log_to(streams: tuple[Any, ...], instead_of: tuple[Any, ...]) -> None:
