@@ -111,11 +111,13 @@ class _Calculator:
         self.printed: list[str] = []
         self._tokens: list[tuple[str, str]] = []
         self._at = self._depth = 0
+        self._assignments: dict[int, int] = {}  # of the line: its first token and the one after it
 
     def run(self, line: str) -> None:
         """Raises _LineFailedError, _QuitError and CommandFailed."""
         self._tokens = _tokens(line)
         self._at = self._depth = 0
+        self._assignments = {}
         printed = len(self.printed)
         try:
             while self._at < len(self._tokens):
@@ -135,9 +137,9 @@ class _Calculator:
         elif text == "quit":
             raise _QuitError
         else:
-            is_assignment = kind == "name" and self._peek(1)[1] in _ASSIGNMENTS
+            start = self._at
             value = self._or()
-            if not is_assignment:
+            if self._assignments.get(start) != self._at:  # `x = 5 > 3` is a comparison
                 self.printed.append(_shown(value, self.variables["obase"].value))
                 self.variables["last"] = value
 
@@ -193,6 +195,7 @@ class _Calculator:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise _refused("an expression of so many levels")
+        start = self._at
         kind, name = self._peek()
         sign = self._peek(1)[1]
         if kind == "name" and sign in _ASSIGNMENTS:
@@ -201,6 +204,7 @@ class _Calculator:
             if sign != "=":
                 value = self._calculate(self._variable(name), sign[0], value)
             self._assign(name, value)
+            self._assignments[start] = self._at
         else:
             value = self._sum()
         self._depth -= 1
@@ -248,6 +252,8 @@ class _Calculator:
 
     def _single(self) -> _Number:
         kind, text = self._peek()
+        if (kind, text) == ("sign", "!"):  # as in `a = !0`: no operator's precedence forbids a prefix
+            return self._not()
         self._at += 1
         if kind == "number":
             return _read(text, self.variables["ibase"].value)
