@@ -45,3 +45,40 @@ def test_only_an_assignment_that_is_all_of_a_statement_is_silent(
     commands: Commands, program: str, printed: str
 ) -> None:
     assert bc(commands, program) == (printed, "")
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        ("x=0; x != 0 && 1/x > 2", "0\n"),
+        ("1 || 1/0", "1\n"),
+        ("0 && (y=5); y", "0\n0\n"),
+        ("0 && (1 || sqrt(-1)) && 1/0; 1 && 4/2", "0\n1\n"),
+    ],
+)
+def test_bc_computes_no_right_side_that_decides_nothing(commands: Commands, program: str, printed: str) -> None:
+    assert bc(commands, program) == (printed, "")
+
+
+def expr(commands: Commands, words: str) -> tuple[str, str, int]:
+    call = commands("builtin_interface").Call("expr", words.split(), None, "/", {}, lambda path: b"")
+    found = commands("commands.expr_command").make_expr()["expr"](call)
+    return found.stdout, found.stderr, found.exit_code
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ("x | 1 / 0", "x"),
+        ("0 & a + 1", "0"),
+        ("0 & ( 1 | 1 / 0 ) | 4 / 2", "2"),
+        ("1 | a : \\(", "1"),
+        ("1 | ( a * 2 < 3 )", "1"),
+    ],
+)
+def test_expr_computes_no_right_side_that_decides_nothing(commands: Commands, words: str, printed: str) -> None:
+    assert expr(commands, words) == (f"{printed}\n", "", int(printed == "0"))
+
+
+def test_expr_refuses_an_operator_that_is_missing_its_right_side(commands: Commands) -> None:
+    assert expr(commands, "1 | 2 +")[2] == 2

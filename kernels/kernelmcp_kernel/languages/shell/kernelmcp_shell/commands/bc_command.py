@@ -112,12 +112,14 @@ class _Calculator:
         self._tokens: list[tuple[str, str]] = []
         self._at = self._depth = 0
         self._assignments: dict[int, int] = {}  # of the line: its first token and the one after it
+        self._is_skipped = False  # what is read now is not computed: the left side of && or || has decided
 
     def run(self, line: str) -> None:
         """Raises _LineFailedError, _QuitError and CommandFailed."""
         self._tokens = _tokens(line)
         self._at = self._depth = 0
         self._assignments = {}
+        self._is_skipped = False
         printed = len(self.printed)
         try:
             while self._at < len(self._tokens):
@@ -165,16 +167,22 @@ class _Calculator:
     def _or(self) -> _Number:
         found = self._and()
         while self._take("||"):
-            right = self._and()
+            right = self._right(self._and, skipped=found.value != 0)
             found = _truth(found.value != 0 or right.value != 0)
         return found
 
     def _and(self) -> _Number:
         found = self._not()
         while self._take("&&"):
-            right = self._not()
+            right = self._right(self._not, skipped=found.value == 0)
             found = _truth(found.value != 0 and right.value != 0)
         return found
+
+    def _right(self, read: Callable[[], _Number], *, skipped: bool) -> _Number:
+        before, self._is_skipped = self._is_skipped, self._is_skipped or skipped
+        right = read()
+        self._is_skipped = before
+        return right
 
     def _not(self) -> _Number:
         count = 0
@@ -211,6 +219,8 @@ class _Calculator:
         return value
 
     def _assign(self, name: str, value: _Number) -> None:
+        if self._is_skipped:
+            return
         if name in _RANGES:
             lowest, highest = _RANGES[name]
             value = _Number(value.at(0), 0)
@@ -270,6 +280,8 @@ class _Calculator:
     def _function(self, name: str) -> _Number:
         value = self._or()
         self._expect(")")
+        if self._is_skipped:
+            return value
         scale = self.variables["scale"].value
         if name == "scale":
             return _Number(value.places, 0)
@@ -288,6 +300,8 @@ class _Calculator:
 
     def _calculate(self, left: _Number, sign: str, right: _Number) -> _Number:
         """Raises _LineFailedError and CommandFailed."""
+        if self._is_skipped:
+            return left
         scale = self.variables["scale"].value
         most = max(left.places, right.places)
         if sign in "+-":
