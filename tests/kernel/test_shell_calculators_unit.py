@@ -19,13 +19,21 @@ Commands = Any
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
     monkeypatch.syspath_prepend(next(iter(shell.__path__)))
-    yield lambda name: import_module(f"kernelmcp_shell.{name}")
+
+    def load(name: str) -> Any:
+        return import_module(f"kernelmcp_shell.{name}")
+
+    yield load
     for name in [name for name in sys.modules if name.partition(".")[0] == "kernelmcp_shell"]:
         del sys.modules[name]
 
 
+def no_descriptor(path: str) -> bytes:
+    raise OSError(path)
+
+
 def bc(commands: Commands, program: str, **environment: str) -> tuple[str, str]:
-    call = commands("builtin_interface").Call("bc", [], program + "\n", "/", environment, lambda path: b"")
+    call = commands("builtin_interface").Call("bc", [], program + "\n", "/", environment, no_descriptor)
     found = commands("commands.bc_command").make_bc(None)["bc"](call)
     return found.stdout, found.stderr
 
@@ -61,7 +69,7 @@ def test_bc_computes_no_right_side_that_decides_nothing(commands: Commands, prog
 
 
 def expr(commands: Commands, words: str) -> tuple[str, str, int]:
-    call = commands("builtin_interface").Call("expr", words.split(), None, "/", {}, lambda path: b"")
+    call = commands("builtin_interface").Call("expr", words.split(), None, "/", {}, no_descriptor)
     found = commands("commands.expr_command").make_expr()["expr"](call)
     return found.stdout, found.stderr, found.exit_code
 
@@ -82,3 +90,18 @@ def test_expr_computes_no_right_side_that_decides_nothing(commands: Commands, wo
 
 def test_expr_refuses_an_operator_that_is_missing_its_right_side(commands: Commands) -> None:
     assert expr(commands, "1 | 2 +")[2] == 2
+
+
+@pytest.mark.parametrize(
+    ("length", "printed"),
+    [
+        ("0", f"{2**300}\n"),
+        ("100", f"{2**300}\n"),
+        ("52", f"{str(2**300)[:50]}\\\n{str(2**300)[50:]}\n"),
+        ("1", f"{str(2**300)[:68]}\\\n{str(2**300)[68:]}\n"),
+    ],
+)
+def test_bc_breaks_lines_at_the_length_that_the_environment_names(
+    commands: Commands, length: str, printed: str
+) -> None:
+    assert bc(commands, "2^300", BC_LINE_LENGTH=length) == (printed, "")

@@ -25,7 +25,7 @@ _MOST_BITS = 200_000  # of a power before it is cut
 _MOST_PLACES = 1000
 _MOST_CHARS = 64 * 1024
 _DEEPEST = 40
-_LINE_CHARS = 68  # bc breaks longer numbers
+_LINE_LENGTH = 70  # bc breaks longer numbers: of a line, two characters are left
 _TOKEN = re.compile(
     r"""(?P<number> [0-9A-F]+(?:\.[0-9A-F]*)? | \.[0-9A-F]+) | (?P<name> [a-z][a-z0-9_]*) | "(?P<text> [^"]*)"
     | (?P<sign> [-+*/%^=<>!]= | && | \|\| | \+\+ | -- | [-+*/%^()=<>!;{}\[\]])""",
@@ -64,7 +64,7 @@ class _QuitError(Exception):
 
 def make_bc(files: Files) -> dict[str, Command]:
     def bc(call: Call) -> Result:
-        calculator = _Calculator()
+        calculator = _Calculator(_line_length(call.environment.get("BC_LINE_LENGTH", str(_LINE_LENGTH))))
         errors, exit_code = "", 0
         try:
             options, names = read_options("bc", call.argv, "lqs", {"mathlib": "l", "quiet": "q", "standard": "s"})
@@ -105,7 +105,8 @@ def _lines(files: Files, call: Call, names: list[str]) -> list[str]:
 
 
 class _Calculator:
-    def __init__(self) -> None:
+    def __init__(self, line_length: int) -> None:
+        self._line_length = line_length
         self.variables = {"scale": _Number(0, 0), "ibase": _Number(10, 0), "obase": _Number(10, 0)}
         self.has_library = False
         self.printed: list[str] = []
@@ -142,7 +143,7 @@ class _Calculator:
             start = self._at
             value = self._or()
             if self._assignments.get(start) != self._at:  # `x = 5 > 3` is a comparison
-                self.printed.append(_shown(value, self.variables["obase"].value))
+                self.printed.append(_shown(value, self.variables["obase"].value, self._line_length))
                 self.variables["last"] = value
 
     # -- tokens
@@ -390,7 +391,14 @@ def _read(text: str, base: int) -> _Number:
     return _Number(_quotient(value * 10 ** len(fraction), base ** len(fraction)), len(fraction))
 
 
-def _shown(number: _Number, base: int) -> str:
+def _line_length(text: str) -> int:
+    """0: numbers are not broken. What cannot be is bc's own."""
+    found = re.match(r"\s*[+-]?\d{1,9}", text, re.ASCII)
+    length = int(found[0]) if found else 0
+    return length if length == 0 or length >= 3 else _LINE_LENGTH
+
+
+def _shown(number: _Number, base: int, line_length: int) -> str:
     whole, fraction = divmod(abs(number.value), 10**number.places)
     digits = ""
     while whole:
@@ -405,4 +413,5 @@ def _shown(number: _Number, base: int) -> str:
             digit, fraction = divmod(fraction * base, 10**number.places)
             text += _DIGITS[digit]
     text = ("-" if number.value < 0 else "") + (text or "0")
-    return "\\\n".join(text[at : at + _LINE_CHARS] for at in range(0, len(text), _LINE_CHARS)) + "\n"
+    chars = line_length - 2 if line_length else len(text)
+    return "\\\n".join(text[at : at + chars] for at in range(0, len(text), chars)) + "\n"
