@@ -25,7 +25,7 @@ _MOST_BITS = 200_000  # of a power before it is cut
 _MOST_PLACES = 1000
 _MOST_CHARS = 64 * 1024
 _DEEPEST = 40
-_LINE_CHARS = 68  # bc breaks longer numbers
+_LINE_LENGTH = 70  # bc breaks longer numbers: of a line, two characters are left
 _TOKEN = re.compile(
     r"""(?P<number> [0-9A-F]+(?:\.[0-9A-F]*)? | \.[0-9A-F]+) | (?P<name> [a-z][a-z0-9_]*) | "(?P<text> [^"]*)"
     | (?P<sign> [-+*/%^=<>!]= | && | \|\| | \+\+ | -- | [-+*/%^()=<>!;{}\[\]])""",
@@ -64,7 +64,7 @@ class _QuitError(Exception):
 
 def make_bc(files: Files) -> dict[str, Command]:
     def bc(call: Call) -> Result:
-        calculator = _Calculator()
+        calculator = _Calculator(_line_length(call.environment.get("BC_LINE_LENGTH", str(_LINE_LENGTH))))
         errors, exit_code = "", 0
         try:
             options, names = read_options("bc", call.argv, "lqs", {"mathlib": "l", "quiet": "q", "standard": "s"})
@@ -105,17 +105,22 @@ def _lines(files: Files, call: Call, names: list[str]) -> list[str]:
 
 
 class _Calculator:
-    def __init__(self) -> None:
+    def __init__(self, line_length: int) -> None:
+        self._line_length = line_length
         self.variables = {"scale": _Number(0, 0), "ibase": _Number(10, 0), "obase": _Number(10, 0)}
         self.has_library = False
         self.printed: list[str] = []
         self._tokens: list[tuple[str, str]] = []
         self._at = self._depth = 0
+        self._assignments: dict[int, int] = {}  # of the line: its first token and the one after it
+        self._is_skipped = False  # what is read now is not computed: the left side of && or || has decided
 
     def run(self, line: str) -> None:
         """Raises _LineFailedError, _QuitError and CommandFailed."""
         self._tokens = _tokens(line)
         self._at = self._depth = 0
+        self._assignments = {}
+        self._is_skipped = False
         printed = len(self.printed)
         try:
             while self._at < len(self._tokens):
@@ -135,10 +140,10 @@ class _Calculator:
         elif text == "quit":
             raise _QuitError
         else:
-            is_assignment = kind == "name" and self._peek(1)[1] in _ASSIGNMENTS
+            start = self._at
             value = self._or()
-            if not is_assignment:
-                self.printed.append(_shown(value, self.variables["obase"].value))
+            if self._assignments.get(start) != self._at:  # `x = 5 > 3` is a comparison
+                self.printed.append(_shown(value, self.variables["obase"].value, self._line_length))
                 self.variables["last"] = value
 
     # -- tokens
@@ -163,16 +168,22 @@ class _Calculator:
     def _or(self) -> _Number:
         found = self._and()
         while self._take("||"):
-            right = self._and()
+            right = self._right(self._and, skipped=found.value != 0)
             found = _truth(found.value != 0 or right.value != 0)
         return found
 
     def _and(self) -> _Number:
         found = self._not()
         while self._take("&&"):
-            right = self._not()
+            right = self._right(self._not, skipped=found.value == 0)
             found = _truth(found.value != 0 and right.value != 0)
         return found
+
+    def _right(self, read: Callable[[], _Number], *, skipped: bool) -> _Number:
+        before, self._is_skipped = self._is_skipped, self._is_skipped or skipped
+        right = read()
+        self._is_skipped = before
+        return right
 
     def _not(self) -> _Number:
         count = 0
@@ -193,6 +204,7 @@ class _Calculator:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise _refused("an expression of so many levels")
+        start = self._at
         kind, name = self._peek()
         sign = self._peek(1)[1]
         if kind == "name" and sign in _ASSIGNMENTS:
@@ -201,12 +213,15 @@ class _Calculator:
             if sign != "=":
                 value = self._calculate(self._variable(name), sign[0], value)
             self._assign(name, value)
+            self._assignments[start] = self._at
         else:
             value = self._sum()
         self._depth -= 1
         return value
 
     def _assign(self, name: str, value: _Number) -> None:
+        if self._is_skipped:
+            return
         if name in _RANGES:
             lowest, highest = _RANGES[name]
             value = _Number(value.at(0), 0)
@@ -248,6 +263,8 @@ class _Calculator:
 
     def _single(self) -> _Number:
         kind, text = self._peek()
+        if (kind, text) == ("sign", "!"):  # as in `a = !0`: no operator's precedence forbids a prefix
+            return self._not()
         self._at += 1
         if kind == "number":
             return _read(text, self.variables["ibase"].value)
@@ -264,6 +281,8 @@ class _Calculator:
     def _function(self, name: str) -> _Number:
         value = self._or()
         self._expect(")")
+        if self._is_skipped:
+            return value
         scale = self.variables["scale"].value
         if name == "scale":
             return _Number(value.places, 0)
@@ -282,6 +301,8 @@ class _Calculator:
 
     def _calculate(self, left: _Number, sign: str, right: _Number) -> _Number:
         """Raises _LineFailedError and CommandFailed."""
+        if self._is_skipped:
+            return left
         scale = self.variables["scale"].value
         most = max(left.places, right.places)
         if sign in "+-":
@@ -370,7 +391,14 @@ def _read(text: str, base: int) -> _Number:
     return _Number(_quotient(value * 10 ** len(fraction), base ** len(fraction)), len(fraction))
 
 
-def _shown(number: _Number, base: int) -> str:
+def _line_length(text: str) -> int:
+    """0: numbers are not broken. What cannot be is bc's own."""
+    found = re.match(r"\s*[+-]?\d{1,9}", text, re.ASCII)
+    length = int(found[0]) if found else 0
+    return length if length == 0 or length >= 3 else _LINE_LENGTH
+
+
+def _shown(number: _Number, base: int, line_length: int) -> str:
     whole, fraction = divmod(abs(number.value), 10**number.places)
     digits = ""
     while whole:
@@ -385,4 +413,5 @@ def _shown(number: _Number, base: int) -> str:
             digit, fraction = divmod(fraction * base, 10**number.places)
             text += _DIGITS[digit]
     text = ("-" if number.value < 0 else "") + (text or "0")
-    return "\\\n".join(text[at : at + _LINE_CHARS] for at in range(0, len(text), _LINE_CHARS)) + "\n"
+    chars = line_length - 2 if line_length else len(text)
+    return "\\\n".join(text[at : at + chars] for at in range(0, len(text), chars)) + "\n"

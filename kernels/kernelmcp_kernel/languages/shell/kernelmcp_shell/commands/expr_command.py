@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from kernelmcp_shell.builtin_interface import CommandFailed, Result
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kernelmcp_shell.builtin_interface import Call, Command
 
 _INTEGER = re.compile(r"-?\d+", re.ASCII)
@@ -42,6 +44,7 @@ class _Expression:
     def __init__(self, words: list[str]) -> None:
         self._words = words
         self._at = self._depth = 0
+        self._is_skipped = False  # what is read now is not computed: the left side of & or | has decided
 
     def value(self) -> str:
         """Raises CommandFailed."""
@@ -69,21 +72,29 @@ class _Expression:
     def _or(self) -> str:
         found = self._and()
         while self._take("|"):
-            right = self._and()
+            right = self._right(self._and, skipped=not _is_null(found))
             found = (right if not _is_null(right) else "0") if _is_null(found) else found
         return found
 
     def _and(self) -> str:
         found = self._comparison()
         while self._take("&"):
-            right = self._comparison()
+            right = self._right(self._comparison, skipped=_is_null(found))
             found = "0" if _is_null(found) or _is_null(right) else found
         return found
+
+    def _right(self, read: Callable[[], str], *, skipped: bool) -> str:
+        before, self._is_skipped = self._is_skipped, self._is_skipped or skipped
+        right = read()
+        self._is_skipped = before
+        return right
 
     def _comparison(self) -> str:
         found = self._sum()
         while sign := self._take(*_COMPARISONS):
             right = self._sum()
+            if self._is_skipped:
+                continue
             are_numbers = _INTEGER.fullmatch(found) and _INTEGER.fullmatch(right)
             difference = _number(found) - _number(right) if are_numbers else (found > right) - (found < right)
             holds = {
@@ -96,14 +107,20 @@ class _Expression:
     def _sum(self) -> str:
         found = self._product()
         while sign := self._take("+", "-"):
-            right = _number(self._product())
+            product = self._product()
+            if self._is_skipped:
+                continue
+            right = _number(product)
             found = _text(_number(found) + (right if sign == "+" else -right))
         return found
 
     def _product(self) -> str:
         found = self._match()
         while sign := self._take("*", "/", "%"):
-            left, right = _number(found), _number(self._match())
+            factor = self._match()
+            if self._is_skipped:
+                continue
+            left, right = _number(found), _number(factor)
             if sign == "*":
                 found = _text(left * right)
                 continue
@@ -116,7 +133,8 @@ class _Expression:
     def _match(self) -> str:
         found = self._single()
         while self._take(":"):
-            found = _matched(found, self._single())
+            pattern = self._single()
+            found = found if self._is_skipped else _matched(found, pattern)
         return found
 
     def _single(self) -> str:
@@ -146,7 +164,8 @@ class _Expression:
         if name == "length":
             found = str(len(text))
         elif name == "match":
-            found = _matched(text, self._single())
+            pattern = self._single()
+            found = text if self._is_skipped else _matched(text, pattern)
         elif name == "index":
             letters = set(self._single())
             found = str(next((at for at, letter in enumerate(text, 1) if letter in letters), 0))
