@@ -182,6 +182,11 @@ def test_arithmetic_with_quotes_is_rewritten_where_it_is_a_command(guest: ShellG
     assert guest.apart(code).stdout == printed
 
 
+def test_nothing_can_be_written_where_all_is_read_only(guest: ShellGuest) -> None:
+    tested = "for place in / /servers /workspace /tmp /dev/null /nothing; do [ -w $place ] && echo $place; done"
+    assert guest.apart(f"{tested}; touch /servers/new").stdout.split() == ["/workspace", "/tmp", "/dev/null"]
+
+
 def program(stdout: bytes = b"", stderr: bytes = b"", exit_code: int = 0) -> Content:
     encoded = {name: base64.b64encode(data).decode() for name, data in (("stdout", stdout), ("stderr", stderr))}
     return {"value": {"exit_code": exit_code, **encoded}}

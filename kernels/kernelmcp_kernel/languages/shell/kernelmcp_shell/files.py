@@ -134,6 +134,12 @@ class Files:
         _, file = self._find(path)
         return self._facts(os.stat(file, follow_symlinks=follow), file)
 
+    def is_read_only(self, path: str) -> bool:
+        """True if nothing there may be changed, whatever its mode."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._find(path)[0].read_only
+        return False
+
     def exists(self, path: str) -> bool:
         with contextlib.suppress(OSError):
             return bool(self.stat(path))

@@ -173,7 +173,7 @@ class _Test:
         if (what := _SHELLS_OWN.get(operator)) is not None:
             raise CommandFailed(2, f"{operator}: it knows no {what} of the shell here: use [[ {operator} {word} ]]")
         facts = self._facts(word, follow=operator not in ("-h", "-L"))
-        if facts is None:
+        if facts is None or (operator == "-w" and self._files.is_read_only(self._path(word))):
             return False
         return facts.kind == LINK if operator in ("-h", "-L") else _FILE_TESTS[operator](facts)
 
