@@ -93,6 +93,40 @@ def test_expr_refuses_an_operator_that_is_missing_its_right_side(commands: Comma
 
 
 @pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ("abc : a\\|ab", "2\n"),
+        ("foobar : \\(foo\\|foobar\\)", "foobar\n"),
+        ("v1.10 : v1\\.\\(1\\|10\\)", "10\n"),
+        ("abc : a\\|ab$", "1\n"),
+        ("ab : a\\|ab$", "2\n"),
+        ("a : \\<a\\>", "1\n"),
+        ("ab : a\\>", "0\n"),
+        ("abc : \\`ab", "2\n"),
+        ("abc : abc\\'", "3\n"),
+        ("abc : ab\\'", "0\n"),
+        ("x : y\\|z", "0\n"),
+    ],
+)
+def test_expr_takes_the_longest_match(commands: Commands, words: str, printed: str) -> None:
+    assert expr(commands, words)[:2] == (printed, "")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        (r"a*\+a", "a repetition of a repetition"),
+        (r"a\{1,3\}\?", "a repetition of a repetition"),
+        (r"a\|\<ab", "a choice with word boundaries"),
+        ("[[.a.]]", "[. and [= in brackets"),
+        (r"\(a\|b\).*.*.*.*.*.*", "so many repetitions"),
+    ],
+)
+def test_expr_refuses_patterns_that_it_would_read_otherwise(commands: Commands, pattern: str, said: str) -> None:
+    assert f"{said} " in expr(commands, f"{'a' * 500} : {pattern}")[1]
+
+
+@pytest.mark.parametrize(
     ("length", "printed"),
     [
         ("0", f"{2**300}\n"),

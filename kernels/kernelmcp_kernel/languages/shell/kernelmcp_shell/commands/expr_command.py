@@ -25,6 +25,8 @@ _CLASSES = {
 }  # fmt: skip
 _CLASS = re.compile(r"\[:(\w+):\]")
 _REPEATS = ("*", "\\+", "\\?", "\\{")
+_PLACES = {"\\<": r"\b(?=\w)", "\\>": r"\b(?<=\w)", "\\`": r"\A", "\\'": r"\Z"}
+_AT_WORDS = {_PLACES["\\<"], _PLACES["\\>"], r"\b", r"\B"}
 _SYNTAX, _OTHER = 2, 3
 
 
@@ -200,12 +202,25 @@ def _matched(text: str, basic: str) -> str:
     """The part in the first group of a basic regular expression at the start of a text, or the match's length."""
     pattern, groups = _extended(basic, len(text))
     try:
-        found = re.compile(pattern, re.DOTALL).match(text)
+        found = _longest(re.compile(pattern, re.DOTALL), text)
     except (re.error, OverflowError, RecursionError):
         raise CommandFailed(_SYNTAX, f"invalid regular expression '{basic}'") from None
     if groups:
         return (found[1] or "") if found else ""
     return str(found.end() if found else 0)
+
+
+def _longest(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The longest match at the start of a text: of several choices, Python's takes the first that matches."""
+    found = pattern.match(text)
+    if found is None or "|" not in pattern.pattern:
+        return found
+    # What is at the end of the text is not at the end of a shorter part of it.
+    shorter = re.compile(pattern.pattern.replace("\\Z", "(?!)"), re.DOTALL)
+    for end in range(len(text), found.end(), -1):
+        if longer := (pattern if end == len(text) else shorter).fullmatch(text, 0, end):
+            return longer
+    return found
 
 
 def _extended(basic: str, length: int) -> tuple[str, int]:
@@ -215,6 +230,7 @@ def _extended(basic: str, length: int) -> tuple[str, int]:
     pieces: list[str] = []
     opened: list[int] = []
     groups = repeats = at = 0
+    before = ""
     while at < len(basic):
         brackets = _BRACKETS.match(basic, at)
         piece = brackets[0] if brackets else basic[at : at + 2] if basic[at] == "\\" else basic[at]
@@ -229,13 +245,24 @@ def _extended(basic: str, length: int) -> tuple[str, int]:
                 raise CommandFailed(_OTHER, "a repeated group with repetitions in it is not supported here")
         elif piece in _REPEATS and not is_first:
             repeats += 1
+            if before in (*_REPEATS, "\\}"):
+                raise CommandFailed(_OTHER, "a repetition of a repetition is not supported here")
+        before = "" if is_first and piece in _REPEATS else piece
         is_last = at == len(basic) or basic.startswith(("\\)", "\\|"), at)
         pieces.append(_brackets(piece) if brackets else _piece(piece, is_first=is_first, is_last=is_last))
     if opened:
         raise CommandFailed(_SYNTAX, "Unmatched ( or \\(")
-    if math.comb(length + repeats, min(repeats, 50)) > _MOST_STEPS:
-        raise CommandFailed(_OTHER, "so many repetitions for so long a text are not supported here")
+    _check(pieces, repeats, length)
     return "".join(pieces), groups
+
+
+def _check(pieces: list[str], repeats: int, length: int) -> None:
+    """Refuse what may take forever, and what `_longest` would read otherwise."""
+    tries = length + 1 if "|" in pieces else 1
+    if "|" in pieces and not _AT_WORDS.isdisjoint(pieces):
+        raise CommandFailed(_OTHER, "a choice with word boundaries is not supported here")
+    if tries * math.comb(length + repeats, min(repeats, 50)) > _MOST_STEPS:
+        raise CommandFailed(_OTHER, "so many repetitions for so long a text are not supported here")
 
 
 def _piece(piece: str, *, is_first: bool, is_last: bool) -> str:
@@ -245,12 +272,16 @@ def _piece(piece: str, *, is_first: bool, is_last: bool) -> str:
         return piece[-1]
     if (piece == "^" and is_first) or (piece == "$" and is_last):
         return "" if piece == "^" else "\\Z"
+    if piece in _PLACES:
+        return _PLACES[piece]
     return piece if piece == "." or piece[1:] in set("123456789wWsSbB") else re.escape(piece[-1])
 
 
 def _brackets(piece: str) -> str:
     sign = "^" if piece[1] == "^" else ""
     inside = piece[1 + len(sign) : -1]
+    if "[." in inside or "[=" in inside:
+        raise CommandFailed(_OTHER, "[. and [= in brackets are not supported here")
     parts = _CLASS.split(inside)  # a class's name is every second one
     parts[::2] = [re.sub(r"([\\\[\]^&~|])", r"\\\1", part) for part in parts[::2]]
     parts[1::2] = [_CLASSES.get(name, "") for name in parts[1::2]]
