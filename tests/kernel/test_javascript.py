@@ -233,6 +233,18 @@ def test_a_cell_that_awaits_may_begin_with_a_class_and_have_functions(kernel: Ke
             "[ 2, 2, 1, <Buffer ff 00 61 62 65> ]",
         ),
         (
+            "['é€', 'aé', '€é'].map((a, n) => Buffer.alloc(3 - (n >> 1)).write(a))",
+            "[ 2, 3, 0 ]",
+        ),
+        (
+            "[['ab', 'UTF16LE'], ['😀', 'ucs2'], ['ab', 1, 'utf16le']].map((a) => Buffer.alloc(3).write(...a))",
+            "[ 2, 2, 2 ]",
+        ),
+        (
+            "const e = Buffer.alloc(1); [e.write('é'), e.write('a', 1), e.write('b', 0, 1), e]",
+            "[ 0, 0, 1, <Buffer 62> ]",
+        ),
+        (
             "[['ab'], ['ab', 1], ['ab', -3], [97], ['62', 'hex']].map((a) => Buffer.from('abab').lastIndexOf(...a))",
             "[ 2, 0, 0, 2, 3 ]",
         ),
@@ -301,6 +313,8 @@ def test_results(kernel: Kernel, code: str, shown: str) -> None:
         ("require('assert').deepEqual(NaN, 0)", "AssertionError", ""),
         ("new TextDecoder('nope')", 'RangeError: The "nope" encoding is not supported', ""),
         ("Buffer.from('a').toString('utf16')", "TypeError: Unknown encoding: utf16", ""),
+        ("Buffer.alloc(3).write('a', 1, 20)", 'RangeError: The value of "length" is out of range', ""),
+        ("Buffer.alloc(3).write('a', 4)", 'RangeError: The value of "offset" is out of range', ""),
         ("btoa('€')", "InvalidCharacterError: Invalid character", ""),
     ],
 )

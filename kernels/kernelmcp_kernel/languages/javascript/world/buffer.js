@@ -57,10 +57,18 @@
     }
     write(text, ...given) {
       const encoding = typeof given.at(-1) === "string" ? given.pop() : "utf-8";
-      const [at = 0, length = Infinity] = given;
-      const bytes = Buffer.from(text, encoding).subarray(0, Math.min(length, this.length - at));
-      this.set(bytes, at);
-      return bytes.length;
+      const [at = 0, length = this.length] = given;
+      for (const [name, value] of Object.entries({ offset: at, length })) {
+        if (Number.isInteger(value) && value >= 0 && value <= this.length) continue;
+        const message = `The value of "${name}" is out of range. It must be >= 0 && <= ${this.length}. Received ${value}`;
+        throw Object.assign(new RangeError(message), { code: "ERR_OUT_OF_RANGE" });
+      }
+      const bytes = Buffer.from(text, encoding);
+      let end = Math.min(length, this.length - at, bytes.length);
+      if (/^(utf-?8)?$/i.test(encoding)) while ((bytes[end] & 0xc0) === 0x80) end -= 1; // whole characters only
+      if (/^(ucs-?2|utf-?16le)$/i.test(encoding)) end -= end % 2;
+      this.set(bytes.subarray(0, end), at);
+      return end;
     }
     indexOf(value, from = 0, encoding) {
       if (typeof from === "string") return this.indexOf(value, 0, from);
