@@ -8,7 +8,6 @@ const PIECE = 16; // pages compared at once
 const ZEROS = Buffer.alloc(PIECE * PAGE);
 
 /** @typedef {[first: number, count: number]} Run pages that follow each other */
-/** @typedef {{first: number, end: number}} Range of pages */
 
 /** @param {Run[]} runs */
 export function pagesIn(runs) {
@@ -24,7 +23,8 @@ export function add(runs, page) {
 
 /** Compares a heap with its boot image, whose file stays open: it may be replaced while the guest lives. */
 export class Differences {
-  /** @param {any} module Pyodide's @param {import("../image.mjs").Image} image @param {Range} unused what nobody compares */
+  /** @param {any} module Pyodide's @param {import("../image.mjs").Image} image @param {import("./page_operations.mjs").Range} unused
+   * what nobody compares */
   constructor(module, image, unused) {
     this.module = module;
     this.unused = unused;

@@ -26,8 +26,10 @@ const HASH_BYTES = 16;
 const WASM_PAGE = 65536;
 const MAX_PAGES = 2 ** 20;
 
+/** @typedef {{first: number, end: number}} Range of pages */
+
 export class PageOperations {
-  /** @param {WebAssembly.Memory} heap @param {import("./differences.mjs").Range} unused what is not scanned */
+  /** @param {WebAssembly.Memory} heap @param {Range} unused what is not scanned */
   constructor(heap, unused) {
     this.heap = heap;
     this.unused = unused;
