@@ -350,6 +350,18 @@ def test_what_a_start_has_written_is_not_in_the_heap_that_is_put_back(tmp_path: 
     assert done.stdout.strip() == "-1", done.stderr
 
 
+def test_the_standard_library_is_read_from_a_file_that_no_guest_can_change(kernel: Kernel) -> None:
+    assert kernel.run("import wave; wave.__file__").result == "'/lib/python314.zip/wave.py'"
+    for path in ("/lib/python314.zip", "/lib/pyodide/python_stdlib.zip", "/lib/pyodide/new"):
+        assert kernel.run(f"open({path!r}, 'ab')").error.split(":")[0] in ("PermissionError", "OSError"), path
+    assert kernel.run("import os; os.remove('/lib/pyodide/python_stdlib.zip')").error.split(":")[0] in (
+        "PermissionError",
+        "OSError",
+    )
+    library = RUNTIME / "pyodide" / "python_stdlib.zip"
+    assert kernel.run("len(open('/lib/python314.zip', 'rb').read())").result == str(library.stat().st_size)
+
+
 def _names_of_the_main_module() -> list[str]:
     """What it exports, and what it takes from Emscripten's table of addresses."""
     program = """
