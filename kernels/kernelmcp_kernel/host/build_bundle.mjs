@@ -117,7 +117,7 @@ fs.writeFileSync(bundle, text);
 const TRAINING_FLAGS = [
   "--allow-natives-syntax",
   "--wasm-sync-tier-up",
-  "--wasm-tiering-budget=10000",
+  "--wasm-tiering-budget=100000",
   "--no-flush-bytecode",
   "--hash-seed=1", // two builds make the same code; who loads it has a random seed
   "--random-seed=1",

@@ -21,7 +21,7 @@ const LOAD = "(native, wasm) => %IsWasmTrapHandlerEnabled() ? %DeserializeWasmMo
 
 const FUNCTION_SECTION = 3;
 const BUDGET = 13_000_000; // V8's own
-const TRAINING_BUDGET = 10_000;
+const TRAINING_BUDGET = 100_000;
 
 const [bundle = "", codeFile = "", nativeFile = "", main = ""] = process.argv.splice(2, 4);
 const make = process.argv[3] === "make";
