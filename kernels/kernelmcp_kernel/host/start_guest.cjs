@@ -49,8 +49,9 @@ function leadOf(source, parts) {
 /** The parts of a file of code, each in memory of its own, as V8 wants them. None if the file is not of this source, this Node and its
  * flags. @param {string} file @param {Buffer} source @returns {Buffer[]} */
 function readCode(file, source) {
+  let fd = -1;
   try {
-    const fd = fs.openSync(file, "r");
+    fd = fs.openSync(file, "r");
     const read = (/** @type {number} */ size) => {
       const part = Buffer.allocUnsafeSlow(size);
       if (fs.readSync(fd, part, 0, size, null) !== size) throw new Error("the file is cut short");
@@ -58,10 +59,11 @@ function readCode(file, source) {
     };
     const lead = read(LEAD_BYTES);
     const parts = JSON.parse(lead.toString()).sizes.map(read);
-    fs.closeSync(fd);
     return lead.equals(leadOf(source, parts)) ? parts : [];
   } catch {
     return [];
+  } finally {
+    if (fd >= 0) fs.closeSync(fd);
   }
 }
 
